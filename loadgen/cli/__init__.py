@@ -1,0 +1,1 @@
+"""One file a family of verbs: flags → values → call → print → exit code."""

@@ -1,0 +1,1 @@
+"""Sends and stamps: the only room that talks to a server."""

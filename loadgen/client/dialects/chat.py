@@ -1,0 +1,26 @@
+"""Chat completions: `POST …/chat/completions`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...records import Prompt
+from ..sse import SSEEvent
+from .base import Piece, RequestOptions, completion_body
+from .reading import read_event, read_payload
+
+
+class ChatDialect:
+    """A prompt is one user message."""
+
+    name = "chat"
+    path = "/chat/completions"
+
+    def body(self, prompt: Prompt, options: RequestOptions) -> dict[str, Any]:
+        return completion_body({"messages": [{"role": "user", "content": prompt.text}]}, prompt, options)
+
+    def read(self, event: SSEEvent) -> Piece:
+        return read_event(event)
+
+    def read_whole(self, payload: bytes) -> Piece:
+        return read_payload(payload)

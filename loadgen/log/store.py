@@ -1,0 +1,378 @@
+"""The run folder: written as the run goes, readable at any moment, never lost to a kill.
+
+    results/20261129T134500Z-name/
+      manifest.json    replaced whole: written to a temporary file, synced, renamed
+      requests.jsonl   appended, one write of one whole line as each request ends
+      steps.jsonl      appended, one line as each step ends
+
+1. A line goes to the kernel in one write on an O_APPEND descriptor before the request's slot is refilled: SIGKILL loses
+   nothing that was written. A crash of the machine loses what was not yet synced (`sync`, after each step).
+2. A line that does not fit on the disk is taken back, so that the log always ends with a whole line.
+3. Reading believes a line only if it is whole: a last line without its newline that does not parse is dropped and
+   counted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO, Protocol, Self
+
+import orjson
+
+from ..errors import LogError
+from ..records import Observation, Record, StepSummary, Stop
+from . import codec
+from .formats import read_csv
+
+MANIFEST, REQUESTS, STEPS = "manifest.json", "requests.jsonl", "steps.jsonl"
+GIVE = "give a run folder, its requests.jsonl, a CSV with the six columns, or - for stdin"
+
+
+# --- writing --------------------------------------------------------------------------------------------------------
+
+
+class Sink(Protocol):
+    """Where a run's log goes: a folder, or one stream."""
+
+    where: str
+
+    def write_manifest(self, manifest: Mapping[str, Any]) -> None: ...
+    def append(self, record: Record) -> None: ...
+    def append_step(self, observation: Observation, summary: StepSummary | None = None) -> None: ...
+    def sync(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class RunFolder:
+    """A run folder, open for writing. Every method raises LogError, in one sentence, when the disk refuses."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.where = str(path)
+        self.records = 0  # written and whole
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        try:
+            self._requests = os.open(path / REQUESTS, flags, 0o644)
+            self._steps = os.open(path / STEPS, flags, 0o644)
+        except OSError as error:
+            raise _not_written(path, error) from error
+
+    @classmethod
+    def create(cls, parent: str | Path, name: str, started: datetime | None = None) -> Self:
+        """A new folder `<UTC time>-<name>` in `parent`, which is made if need be; never one that is there already."""
+        stamp = (started or datetime.now(UTC)).astimezone(UTC).strftime("%Y%m%dT%H%M%SZ")
+        slug = re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-.")[:60].rstrip("-.") or "run"
+        parent = Path(parent)
+        try:
+            parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise _not_written(parent, error) from error
+        count = 1
+        while True:
+            path = parent / (f"{stamp}-{slug}" if count == 1 else f"{stamp}-{slug}-{count}")
+            try:
+                path.mkdir()
+            except FileExistsError:
+                count += 1
+                continue
+            except OSError as error:
+                raise _not_written(parent, error) from error
+            return cls(path)
+
+    def write_manifest(self, manifest: Mapping[str, Any]) -> None:
+        """Replace manifest.json: a reader sees the one before or this one, never a part."""
+        target, temporary = self.path / MANIFEST, self.path / (MANIFEST + ".tmp")
+        data = orjson.dumps(codec.plain(manifest), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+        try:
+            with temporary.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(target)
+            directory = os.open(self.path, os.O_RDONLY)
+            try:
+                os.fsync(directory)  # the rename itself, not only what it names
+            finally:
+                os.close(directory)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            raise self._failed(error) from error
+
+    def append(self, record: Record) -> None:
+        self._write(self._requests, codec.encode_record(record))
+        self.records += 1
+
+    def append_step(self, observation: Observation, summary: StepSummary | None = None) -> None:
+        self._write(self._steps, codec.encode(codec.step_object(observation, summary)))
+
+    def sync(self) -> None:
+        """To the disk itself. Slow (milliseconds): between steps, never within one."""
+        try:
+            os.fsync(self._requests)
+            os.fsync(self._steps)
+        except OSError as error:
+            raise self._failed(error) from error
+
+    def close(self) -> None:
+        for name in ("_requests", "_steps"):
+            descriptor = getattr(self, name)
+            setattr(self, name, -1)
+            if descriptor >= 0:
+                os.close(descriptor)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _write(self, descriptor: int, line: bytes) -> None:
+        written = 0
+        try:
+            written = os.write(descriptor, line)
+            while written < len(line):  # a nearly full disk takes a part of a line, and only then says so
+                written += os.write(descriptor, line[written:])
+        except OSError as error:
+            if written:
+                with contextlib.suppress(OSError):
+                    os.ftruncate(descriptor, os.fstat(descriptor).st_size - written)
+            raise self._failed(error) from error
+
+    def _failed(self, error: OSError) -> LogError:
+        kept = f"{self.records:,} records are kept in {self.path}"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            return LogError(
+                f"no room left for the log ({error.strerror}); {kept}",
+                f"free some space or write elsewhere with --output; loadgen report {self.path} reads what is there",
+            )
+        return LogError(
+            f"the log cannot be written ({error.strerror or error}); {kept}", "write elsewhere with --output"
+        )
+
+
+class StreamLog:
+    """`-o -`: the same lines on one descriptor, each tagged with its kind. A reader that goes away ends the run with
+    BrokenPipeError, which means no more than that."""
+
+    def __init__(self, descriptor: int = 1, where: str = "-") -> None:
+        self.where = where
+        self.records = 0
+        self._descriptor = descriptor
+
+    def write_manifest(self, manifest: Mapping[str, Any]) -> None:
+        self._write("manifest", {"manifest": codec.plain(manifest)})
+
+    def append(self, record: Record) -> None:
+        self._write("request", codec.record_object(record))
+        self.records += 1
+
+    def append_step(self, observation: Observation, summary: StepSummary | None = None) -> None:
+        self._write("step", codec.step_object(observation, summary))
+
+    def sync(self) -> None:
+        return
+
+    def close(self) -> None:
+        return  # stdout is not ours to close
+
+    def _write(self, kind: str, obj: Mapping[str, Any]) -> None:
+        line = codec.encode({"kind": kind, **obj})
+        try:
+            while line:
+                line = line[os.write(self._descriptor, line) :]
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise LogError(
+                f"the log cannot be written to {self.where} ({error.strerror or error}) after {self.records:,} records",
+                "send it to a file with more room, or to a folder with --output",
+            ) from error
+
+
+def _not_written(path: Path, error: OSError) -> LogError:
+    return LogError(
+        f"{path} cannot be written: {error.strerror or error}", "give a folder that can be written with --output"
+    )
+
+
+# --- reading --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Run:
+    """A run that was read: its facts at once, its records one by one.
+
+    `status` is the manifest's; `interrupted` where the run never got to its end, `imported` where there is no manifest.
+    `truncated_lines` counts half-written lines and is complete once `records()` and the steps were read.
+    """
+
+    source: str
+    manifest: dict[str, Any] | None = None
+    observations: list[Observation] = field(default_factory=list)
+    truncated_lines: int = 0
+    is_csv: bool = False
+    _files: list[tuple[str, Path | BinaryIO]] = field(default_factory=list)
+    _loaded: list[Record] | None = None
+
+    @property
+    def status(self) -> str:
+        if self.manifest is None:
+            return "imported"
+        status = self.manifest.get("status")
+        return "interrupted" if status in (None, "running") else str(status)
+
+    @property
+    def stop(self) -> Stop | None:
+        return codec.decode_stop(self.manifest.get("stop")) if self.manifest else None
+
+    def records(self) -> Iterator[Record]:
+        """Every record of the run, in the order of the log. LogError, naming file and line, for a line that is none."""
+        if self._loaded is not None:
+            yield from self._loaded
+            return
+        # A merge that was interrupted leaves records both in their part file and in the merged one.
+        seen: set[str] | None = set() if len(self._files) > 1 else None
+        self.truncated_lines = 0
+        for name, file in self._files:
+            for number, obj in self._lines(name, file):
+                if obj.get("kind", "request") != "request":
+                    continue
+                record = codec.decode_record(obj, name, number)
+                if seen is not None:
+                    if record.id in seen:
+                        continue
+                    seen.add(record.id)
+                yield record
+
+    def _lines(self, name: str, file: Path | BinaryIO) -> Iterator[tuple[int, dict[str, Any]]]:
+        with contextlib.ExitStack() as stack:
+            if isinstance(file, Path):
+                opened: BinaryIO = stack.enter_context(_open(file))
+            else:
+                opened = file
+                opened.seek(0)
+            for number, line in enumerate(opened, 1):
+                if not line.strip():
+                    continue
+                try:
+                    yield number, codec.decode_line(line, name, number)
+                except LogError:
+                    if line.endswith(b"\n"):
+                        raise
+                    self.truncated_lines += 1
+
+
+def open_run(path: str | Path) -> Run:
+    """A run folder, one of its request files, a tagged stream, a CSV, or `-` for stdin, opened for reading.
+
+    Raises LogError when there is nothing to read there, or it is none of these."""
+    if str(path) == "-":
+        return _open_file("stdin", _spooled(sys.stdin.buffer))
+    path = Path(path)
+    if path.is_dir():
+        return _open_folder(path, str(path), [])
+    if path.name == REQUESTS or re.fullmatch(r"requests-.*\.jsonl", path.name):
+        return _open_folder(path.parent, str(path), [path])
+    if not path.is_file() and path.exists():  # a pipe such as <(…): it can be read only once
+        with _open(path) as pipe:
+            return _open_file(str(path), _spooled(pipe))
+    with _open(path) as file:
+        start = file.read(4096)
+    return _open_start(str(path), path, start)
+
+
+def _open_folder(folder: Path, source: str, files: list[Path]) -> Run:
+    manifest = _manifest(folder / MANIFEST)
+    if not files:
+        merged = folder / REQUESTS
+        files = [merged] if merged.is_file() else []
+        files += sorted(folder.glob("requests-*.jsonl"))
+        if not files and manifest is None:
+            raise LogError(f"{folder} is not a run folder: it has neither {MANIFEST} nor {REQUESTS}", GIVE)
+    else:
+        _open(files[0]).close()
+    run = Run(source, manifest)
+    run._files = [(str(file), file) for file in files]
+    if (folder / STEPS).is_file():
+        name = str(folder / STEPS)
+        run.observations = [
+            codec.decode_observation(obj, name, number) for number, obj in run._lines(name, folder / STEPS)
+        ]
+    return run
+
+
+def _open_file(name: str, file: BinaryIO) -> Run:
+    start = file.read(4096)
+    file.seek(0)
+    return _open_start(name, file, start)
+
+
+def _open_start(name: str, file: Path | BinaryIO, start: bytes) -> Run:
+    """Tell a CSV from JSON lines by how it starts."""
+    text = start.removeprefix(b"\xef\xbb\xbf").lstrip()
+    if not text.startswith(b"{"):
+        with contextlib.ExitStack() as stack:
+            binary = stack.enter_context(_open(file)) if isinstance(file, Path) else file
+            # newline="" leaves line ends to the csv module, which knows quoted ones.
+            wrapped = io.TextIOWrapper(binary, encoding="utf-8-sig", newline="")
+            try:
+                return Run(name, is_csv=True, _loaded=read_csv(wrapped, name))
+            finally:
+                wrapped.detach()
+    run = Run(name)
+    run._files = [(name, file)]
+    if text.startswith((b'{"kind"', b'{ "kind"')):
+        for number, obj in run._lines(name, file):
+            kind = obj.get("kind")
+            if kind == "manifest" and isinstance(obj.get("manifest"), dict):
+                run.manifest = obj["manifest"]  # the last one written is the one that holds
+            elif kind == "step":
+                run.observations.append(codec.decode_observation(obj, name, number))
+        run.truncated_lines = 0
+    return run
+
+
+def _manifest(path: Path) -> dict[str, Any] | None:
+    if not path.is_file():
+        return None
+    try:
+        manifest = orjson.loads(path.read_bytes())
+    except (OSError, orjson.JSONDecodeError) as error:
+        raise LogError(
+            f"{path} cannot be read: {error}", "move it away: the requests can be read without it"
+        ) from error
+    if not isinstance(manifest, dict):
+        raise LogError(f"{path} is not a manifest: it holds no JSON object", "move it away")
+    return manifest
+
+
+def _open(path: Path) -> BinaryIO:
+    try:
+        return path.open("rb")
+    except FileNotFoundError as error:
+        raise LogError(f"{path} does not exist", GIVE) from error
+    except OSError as error:
+        raise LogError(f"{path} cannot be read: {error.strerror or error}", GIVE) from error
+
+
+def _spooled(stream: BinaryIO) -> BinaryIO:
+    """What can be read only once, as a file that can be read again."""
+    file = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the run that reads it
+    while block := stream.read(1 << 20):
+        file.write(block)
+    file.seek(0)
+    return file

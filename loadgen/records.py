@@ -1,0 +1,359 @@
+"""The frozen types every room speaks. Nothing here does I/O, reads a clock or computes a metric.
+
+    Prompt ──► RequestSpec ──► Record ──► StepSummary ──► LevelResult
+    workload   driver          client     analysis        search
+
+All `*_ns` fields of a `Record` are integers in nanoseconds on one monotonic clock whose zero is the run's start; the
+manifest's `started_epoch_ns` is the wall time of that zero. `None` means not known or not applicable, never zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+from .errors import Failure
+
+SCHEMA_VERSION = 1
+DEFINITIONS_VERSION = "1"  # of the metric definitions in docs/metrics.md; goes into every manifest
+
+Phase = Literal["preflight", "warmup", "measured", "filler"]
+Outcome = Literal["ok", "empty", "incomplete", "error", "timeout", "cut", "cancelled", "client_error"]
+TokenSource = Literal["usage", "token_ids", "tokenizer", "events"]
+TimeoutKind = Literal["connect", "first_token", "idle", "total"]
+Flag = Literal["short_output", "usage_missing", "malformed_events", "ignored_events", "bounded", "not_streamed"]
+Verdict = Literal["baseline", "pass", "fail", "marginal", "inconclusive", "invalid", "measured"]
+StopReason = Literal[
+    "plateau",
+    "over_saturated",
+    "slo",  # shown as slo:<objective>
+    "errors",
+    "client_bound",
+    "max_level",
+    "budget",  # shown as budget:<time|requests|tokens|cost>
+    "unreachable",
+    "interrupted",
+]
+
+PHASES: tuple[str, ...] = get_args(Phase)
+OUTCOMES: tuple[str, ...] = get_args(Outcome)
+TOKEN_SOURCES: tuple[str, ...] = get_args(TokenSource)
+FLAGS: tuple[str, ...] = get_args(Flag)
+
+# Outcomes that a verdict counts as infinitely late, and those it leaves out (docs/metrics.md, `outcome`).
+FAILED_OUTCOMES: frozenset[str] = frozenset({"empty", "incomplete", "error", "timeout", "client_error"})
+LEFT_OUT_OUTCOMES: frozenset[str] = frozenset({"cut", "cancelled"})
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What to send, without when or where: the workload's noun.
+
+    `text` is the prompt; `body` instead holds a whole request body that is sent as it is. Token counts are what was asked
+    for, and `local_tokens` what a local tokenizer counted, if there was one.
+    """
+
+    text: str = ""
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    local_tokens: int | None = None
+    body: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RequestSpec:
+    """One request to send: a prompt with its place in the run."""
+
+    id: str
+    prompt: Prompt
+    step: int
+    concurrency: int
+    phase: Phase
+    worker: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class InputTokens:
+    """Prompt tokens: asked for, counted locally, counted by the server, and read by it from its prefix cache."""
+
+    asked: int | None = None
+    local: int | None = None
+    server: int | None = None
+    cached: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OutputTokens:
+    """Generated tokens: asked for, and counted by the best `source` available; never the length asked for."""
+
+    asked: int | None = None
+    count: int | None = None
+    source: TokenSource | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Connect:
+    """What opening the connection took, in µs; a part is None where the transport cannot tell it apart."""
+
+    dns_us: int | None = None
+    tcp_us: int | None = None
+    tls_us: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """The output events of one request, in order of arrival.
+
+    `gap_us[i]` is the time since the event before, the first since `sent_ns`; gaps are rounded so that their running sum
+    never drifts from the stamps. `tokens[i]` is the event's token count, None where unknown. `bounded` lists
+    (event index, bound in µs): such an event came in one read with later ones, so its stamp is at most that much late.
+    """
+
+    gap_us: list[int] = field(default_factory=list)
+    tokens: list[int | None] = field(default_factory=list)
+    bounded: list[tuple[int, int]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One request, from its schedule to its outcome: a line of requests.jsonl. See the module docstring for clocks.
+
+    `error` is set for every outcome that is not ok, cut or cancelled. `excerpt` is the bounded text received of a failed
+    request. `timeout` says which of the four timeouts ended it. `first_event_tokens` is None where only assumed to be 1.
+    """
+
+    id: str
+    step: int
+    concurrency: int
+    phase: Phase
+    worker: int
+    scheduled_ns: int
+    sent_ns: int | None
+    connect: Connect | None
+    first_byte_ns: int | None
+    first_token_ns: int | None
+    first_content_ns: int | None
+    last_token_ns: int | None
+    done_ns: int
+    input_tokens: InputTokens
+    output_tokens: OutputTokens
+    first_event_tokens: int | None
+    events: Events | None
+    outcome: Outcome
+    flags: tuple[Flag, ...] = ()
+    finish_reason: str | None = None
+    status: int | None = None
+    error: Failure | None = None
+    timeout: TimeoutKind | None = None
+    excerpt: str | None = None
+    server_id: str | None = None
+    peer: str | None = None
+
+
+# --- objectives -----------------------------------------------------------------------------------------------------
+
+SloMetric = Literal["ttft", "ttfc", "tpot", "itl", "e2e", "ttft_scheduled", "e2e_scheduled"]
+SLO_METRICS: tuple[str, ...] = get_args(SloMetric)
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """One service-level objective. With `percentile` it bounds that percentile of the sample (`ttft_p95=500ms`);
+    without, it bounds each request (`tpot=50ms`) and the share that meets all of these is the attainment."""
+
+    metric: SloMetric
+    percentile: float | None  # 95.0 for p95
+    limit_ms: float
+    text: str  # as typed
+
+
+@dataclass(frozen=True, slots=True)
+class Slo:
+    """All objectives of a run, ANDed. `attainment` is the share of requests that must meet every per-request bound."""
+
+    objectives: tuple[Objective, ...] = ()
+    attainment: float = 0.95
+
+    def __bool__(self) -> bool:
+        return bool(self.objectives)
+
+
+# --- what a step said -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The steady window of a step, in ns on the run's clock."""
+
+    start_ns: int
+    end_ns: int
+
+    @property
+    def seconds(self) -> float:
+        return (self.end_ns - self.start_ns) / 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What the driver saw of one step, from its own counting rather than from the records: a line of steps.jsonl.
+
+    `in_flight_integral_ns` is the time integral of requests in flight over the window (request·ns); `in_flight_peak` the
+    largest number in the step. `ended` says what ended the step; `client_limit`, if set, says how we were the limit.
+    """
+
+    step: int
+    concurrency: int
+    window: Window | None
+    in_flight_integral_ns: int
+    in_flight_peak: int
+    ended: Literal["complete", "errors", "budget", "interrupted", "unauthorized", "client"]
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A number with its two-sided 95 % interval. `low`/`high` are None where no interval can be established."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Percentile:
+    """A percentile with its interval. `established` is False where the effective sample is too small for the interval
+    to be two-sided; the value is then shown with its n and no more."""
+
+    p: float
+    value: float
+    low: float | None
+    high: float | None
+    n: int
+    n_effective: float
+    established: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """One latency metric of a step in ms: n values, their mean with interval, and percentiles by p (50, 90, 95, 99)."""
+
+    n: int
+    mean: Estimate | None
+    std: float | None
+    max: float | None
+    percentiles: tuple[Percentile, ...]
+
+    def at(self, p: float) -> Percentile | None:
+        return next((q for q in self.percentiles if q.p == p), None)
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectiveCheck:
+    """How one objective stands in one step: the share of judged requests beyond the limit, with its interval, against
+    the share the objective allows. `n` counts judged requests; failures rank as infinitely late."""
+
+    objective: str
+    metric: str
+    allowed: float
+    exceedance: Estimate | None  # None without samples
+    value_ms: float | None  # the percentile itself; inf when failures reach into it
+    n: int
+    verdict: Literal["pass", "fail", "marginal", "inconclusive"]
+
+
+@dataclass(frozen=True, slots=True)
+class StepSummary:
+    """Everything a report says of one step; a pure function of its records, the SLO and the driver's observation.
+
+    `latency` holds `ttft`, `ttfc`, `tpot`, `itl`, `inter_chunk`, `e2e`, `ttft_scheduled`, `e2e_scheduled`, `dispatch_lag`
+    (ms) over the measured ok requests. Throughputs are per second over the steady window.
+    """
+
+    step: int
+    concurrency: int
+    window: Window | None
+    requests: Mapping[str, int]  # outcome → count, measured phase
+    flags: Mapping[str, int]  # flag → count, measured phase
+    errors: tuple[tuple[str, int], ...]  # (what, count), most frequent first
+    sent: int  # measured requests
+    judged: int  # of them, all but cut and cancelled
+    failed: int  # of them, failed outcomes
+    input_tokens_mean: float | None
+    output_tokens_mean: float | None
+    output_asked_mean: float | None
+    output_throughput: Estimate | None
+    output_throughput_failed: float | None
+    output_throughput_classic: float | None
+    total_throughput: float | None
+    request_throughput: Estimate | None
+    attempt_rate: float | None
+    tokens_per_user: float | None  # 1000 / median TPOT
+    estimated_token_share: float  # of tokens placed in the window by estimate
+    estimated_itl: bool
+    cached_share: float | None
+    latency: Mapping[str, Distribution]
+    goodput: float | None
+    attainment: Estimate | None
+    concurrency_mean: float | None  # observed, time-weighted over the window
+    concurrency_peak: int | None
+    littles_law_residual: float | None
+    objectives: tuple[ObjectiveCheck, ...] = ()
+    ended: str = "complete"
+
+
+# --- what a search decides ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LevelResult:
+    """One measured level, as the search sees it. `broke` names the objectives that failed."""
+
+    concurrency: int
+    output_throughput: Estimate | None
+    verdict: Verdict
+    broke: tuple[str, ...] = ()
+    error_rate: float = 0.0
+    ended: str = "complete"
+    p_hat_beyond: bool = False  # the point estimate lies beyond an objective (which way an inconclusive level leans)
+
+
+@dataclass(frozen=True, slots=True)
+class NextLevel:
+    """The load to measure next, and why, in a few words."""
+
+    concurrency: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """The end of a sweep. `held` is the highest level that passed, `broke` the lowest above it that did not."""
+
+    reason: str  # a StopReason, with its detail after a colon
+    held: int | None
+    broke: int | None
+    peak_throughput: Estimate | None
+    sentence: str
+
+
+# --- the server -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ServerFacts:
+    """What the server told of itself; None is unknown. `overhead_tokens` are what its chat template adds to a prompt,
+    `tokens_per_word` what a word of our text costs there, both learnt from its own counts."""
+
+    kind: str | None = None  # vllm, sglang, tgi, llama.cpp, ollama, …
+    version: str | None = None
+    model: str | None = None
+    context_length: int | None = None
+    forced_length: bool | None = None  # does it generate exactly the length asked for?
+    usage: bool | None = None  # does it report usage on a stream?
+    continuous_usage: bool | None = None  # …with every event?
+    overhead_tokens: int | None = None
+    tokens_per_word: float | None = None
+    observed_output_tokens: int | None = None
+    flags: Mapping[str, Any] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()

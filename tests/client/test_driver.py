@@ -1,0 +1,282 @@
+"""The driver in virtual time: whole steps under trio's mock clock, with a sender that only waits."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
+
+import anyio
+import pytest
+import trio
+import trio.testing
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loadgen.client.driver import Budget, Control, Progress, StepPlan, run_step, too_many
+from loadgen.errors import Failure
+from loadgen.records import InputTokens, Observation, Outcome, OutputTokens, Prompt, Record, RequestSpec
+
+
+def clock() -> int:
+    return round(anyio.current_time() * 1e9)
+
+
+class FakeSender:
+    """Waits as long as `duration(n)` says for the n-th request and answers with `outcome(n)`."""
+
+    def __init__(self, duration: Callable[[int], float], outcome: Callable[[int], Outcome] = lambda n: "ok") -> None:
+        self.duration, self.outcome = duration, outcome
+        self.zero = clock()
+        self.sent = 0
+        self.in_flight = 0
+        self.peak = 0
+        self.status: int | None = 200
+        self.failure: Failure | None = None
+        self.starts: list[float] = []
+        self._scopes: dict[int, anyio.CancelScope] = {}
+        self._cut: str | None = None
+
+    async def send(self, spec: RequestSpec, scheduled_ns: int) -> Record:
+        n = self.sent
+        self.sent += 1
+        self.in_flight += 1
+        self.peak = max(self.peak, self.in_flight)
+        sent = clock()
+        self.starts.append((sent - self.zero) / 1e9)
+        with anyio.CancelScope() as scope:
+            self._scopes[n] = scope
+            await anyio.sleep(self.duration(n))
+        del self._scopes[n]
+        self.in_flight -= 1
+        outcome: Any = self._cut if scope.cancelled_caught else self.outcome(n)
+        done = clock() - self.zero
+        return Record(
+            id=spec.id, step=spec.step, concurrency=spec.concurrency, phase=spec.phase, worker=0,
+            scheduled_ns=scheduled_ns - self.zero, sent_ns=sent - self.zero, connect=None, first_byte_ns=None,
+            first_token_ns=None, first_content_ns=None, last_token_ns=None, done_ns=done,
+            input_tokens=InputTokens(), output_tokens=OutputTokens(), first_event_tokens=None, events=None,
+            outcome=outcome, status=self.status, error=self.failure if outcome == "error" else None,
+        )  # fmt: skip
+
+    def cut(self, outcome: Literal["cut", "cancelled"]) -> None:
+        self._cut = outcome
+        for scope in self._scopes.values():
+            scope.cancel()
+
+
+def prompts() -> Iterator[Prompt]:
+    return itertools.repeat(Prompt("x", 10, 5))
+
+
+def run(
+    make: Callable[[], FakeSender],
+    concurrency: int,
+    *,
+    budget: Callable[[], Budget] = Budget,
+    during: Callable[[Control], Any] | None = None,
+    **plan: Any,
+) -> tuple[Observation, list[Record], FakeSender]:
+    """Run one step in virtual time; `during` is an async function that may use the brake."""
+    records: list[Record] = []
+    plan = {"enough": lambda p: p.measured_sent >= 3 * concurrency, "warmup": concurrency, **plan}
+
+    async def main() -> tuple[Observation, FakeSender]:
+        sender = make()
+        control = Control()
+        async with anyio.create_task_group() as group:
+            if during is not None:
+                group.start_soon(during, control)
+            seen = await run_step(
+                sender, prompts(), StepPlan(step=1, concurrency=concurrency, **plan),
+                on_record=records.append, clock=clock, zero_ns=sender.zero, budget=budget(), control=control,
+            )  # fmt: skip
+            group.cancel_scope.cancel()
+        return seen, sender
+
+    seen, sender = trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert sender.in_flight == 0
+    assert len(records) == sender.sent, "every request sent has its record"
+    return seen, records, sender
+
+
+def phases(records: list[Record]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for record in records:
+        found[record.phase] = found.get(record.phase, 0) + 1
+    return found
+
+
+@pytest.mark.parametrize("concurrency", [1, 2, 7, 300])
+def test_n_are_in_flight_and_the_window_holds_them(concurrency: int) -> None:
+    rng = random.Random(concurrency)
+    durations = [rng.uniform(0.5, 1.5) for _ in range(10_000)]
+    seen, records, sender = run(lambda: FakeSender(lambda n: durations[n]), concurrency)
+    assert sender.peak == seen.in_flight_peak == concurrency
+    assert seen.ended == "complete"
+    assert seen.window is not None
+    mean = seen.in_flight_integral_ns / (seen.window.end_ns - seen.window.start_ns)
+    assert mean == pytest.approx(concurrency, rel=1e-9)
+    assert phases(records)["measured"] == 3 * concurrency
+
+
+def test_window_opens_at_the_cth_completion_and_nothing_drains() -> None:
+    seen, records, _ = run(lambda: FakeSender(lambda n: 1.0 + n / 1000), 4)
+    warm = sorted(r.done_ns for r in records if r.phase == "warmup")
+    assert seen.window is not None
+    assert seen.window.start_ns == warm[3]
+    first_measured = min(r.sent_ns or 0 for r in records if r.phase == "measured")
+    assert first_measured == warm[3]
+    assert sum(r.phase == "warmup" for r in records) == 7  # 4 started, 3 refilled before the 4th completion
+    # At the end the sample is followed to its own end while fillers hold the load.
+    last_measured = max(r.done_ns for r in records if r.phase == "measured")
+    assert any(r.phase == "filler" and (r.sent_ns or 0) < last_measured for r in records)
+
+
+def test_a_long_request_in_the_sample_is_followed_to_its_end() -> None:
+    seen, records, _ = run(lambda: FakeSender(lambda n: 50.0 if n == 8 else 1.0), 4)
+    long = next(r for r in records if r.done_ns - (r.sent_ns or 0) > 40e9)
+    assert (long.phase, long.outcome) == ("measured", "ok")
+    assert seen.window is not None and seen.window.end_ns < long.done_ns
+
+
+def test_fillers_left_after_the_drain_are_cut() -> None:
+    _, records, _ = run(lambda: FakeSender(lambda n: 1.0 if n < 19 else 1000.0), 4, drain_s=5.0)
+    assert {r.outcome for r in records if r.phase == "filler"} == {"cut"}
+    assert {r.outcome for r in records if r.phase == "measured"} == {"ok"}
+
+
+def test_exact_number_of_requests() -> None:
+    for n in (1, 2, 5, 17):
+        _, records, _ = run(lambda: FakeSender(lambda _: 1.0), 4, requests=n)
+        assert phases(records)["measured"] == n
+
+
+def test_time_budget_is_a_promise() -> None:
+    def budget() -> Budget:
+        return Budget(deadline=anyio.current_time() + 10.0)
+
+    seen, records, sender = run(lambda: FakeSender(lambda n: 3.3), 4, budget=budget, enough=lambda p: False)
+    assert (seen.ended, seen.detail) == ("budget", "time")
+    assert max(r.done_ns for r in records) <= 10.0e9 + 1
+    assert {r.outcome for r in records if r.done_ns >= 10e9 - 1} == {"cut"}
+
+
+@given(requests=st.integers(0, 40), tokens=st.integers(0, 600), concurrency=st.integers(1, 9))
+@settings(max_examples=40, deadline=None)
+def test_request_and_token_budgets_are_kept_exactly(requests: int, tokens: int, concurrency: int) -> None:
+    seen, records, sender = run(
+        lambda: FakeSender(lambda n: 1.0), concurrency,
+        budget=lambda: Budget(requests=requests, tokens=tokens), enough=lambda p: False,
+    )  # fmt: skip
+    assert sender.sent == min(requests, tokens // 15)
+    assert seen.ended == "budget"
+
+
+def test_errors_stop_the_step_and_refused_connections_back_off() -> None:
+    def make() -> FakeSender:
+        sender = FakeSender(lambda n: 0.001, lambda n: "error")
+        sender.failure, sender.status = Failure("connect", "refused"), None
+        return sender
+
+    seen, records, sender = run(make, 16, enough=lambda p: False)
+    assert seen.ended == "errors"
+    assert "refused" in seen.detail
+    assert sender.sent < 40
+    # Few errors among many are no reason to stop.
+    seen, records, _ = run(lambda: FakeSender(lambda n: 1.0, lambda n: "error" if n == 30 else "ok"), 8)
+    assert seen.ended == "complete"
+
+
+def test_backoff_grows_while_the_server_is_gone() -> None:
+    def make() -> FakeSender:
+        sender = FakeSender(lambda n: 0.001, lambda n: "error")
+        sender.failure, sender.status = Failure("connect", "refused"), None
+        return sender
+
+    _, _, sender = run(make, 1, enough=lambda p: False, max_error_rate=1.0, budget=lambda: Budget(requests=10))
+    gaps = [b - a for a, b in itertools.pairwise(sender.starts)]
+    assert gaps[0] == pytest.approx(0.1, abs=0.01)
+    assert [round(gap, 3) for gap in gaps] == sorted(round(gap, 3) for gap in gaps)
+    assert gaps[-1] == pytest.approx(5.0, abs=0.1)
+
+
+def test_an_unauthorized_answer_ends_the_step_at_once() -> None:
+    def make() -> FakeSender:
+        sender = FakeSender(lambda n: 1.0 if n == 2 else 100.0, lambda n: "error")
+        sender.status, sender.failure = 401, Failure("http", "no key", 401)
+        return sender
+
+    seen, records, sender = run(make, 8)
+    assert seen.ended == "unauthorized"
+    assert sender.sent == 8
+    assert max(r.done_ns for r in records) < 2e9
+
+
+def test_our_own_limit_voids_the_step() -> None:
+    seen, _, _ = run(lambda: FakeSender(lambda n: 1.0, lambda n: "client_error" if n == 5 else "ok"), 4)
+    assert seen.ended == "client"
+
+
+@pytest.mark.parametrize("at", [0.0, 0.5, 3.2, 7.9])
+def test_brake_drains_first_and_quits_second(at: float) -> None:
+    async def drain(control: Control) -> None:
+        await anyio.sleep(at)
+        control.drain()
+
+    seen, records, _ = run(lambda: FakeSender(lambda n: 2.0), 4, enough=lambda p: False, during=drain)
+    assert seen.ended == "interrupted"
+    assert {r.outcome for r in records} <= {"ok"}
+    assert max((r.sent_ns or 0 for r in records), default=0) <= at * 1e9 + 0.3e9
+
+    async def quit_(control: Control) -> None:
+        await anyio.sleep(at)
+        control.drain()
+        await anyio.sleep(0.1)
+        control.quit()
+
+    seen, records, _ = run(lambda: FakeSender(lambda n: 200.0), 4, enough=lambda p: False, during=quit_)
+    assert {r.outcome for r in records} <= {"cancelled"}
+    assert max((r.done_ns for r in records), default=0) <= (at + 0.5) * 1e9
+
+
+def test_starts_can_be_staggered() -> None:
+    _, _, sender = run(lambda: FakeSender(lambda n: 8.0), 8, stagger_s=4.0)
+    assert sender.starts[:8] == pytest.approx([0.5 * i for i in range(8)])
+
+
+def test_failed_requests_stay_in_the_loop() -> None:
+    seen, records, sender = run(
+        lambda: FakeSender(lambda n: 1.0, lambda n: "error" if n % 2 else "ok"), 6, max_error_rate=1.0
+    )
+    assert seen.ended == "complete"
+    assert phases(records)["measured"] == 18
+    assert seen.in_flight_peak == 6
+
+
+@given(
+    n=st.integers(1, 60), failures=st.integers(0, 60), allowed=st.sampled_from([0.0, 0.01, 0.05, 0.5, 1.0])
+)
+def test_too_many_agrees_with_counting(n: int, failures: int, allowed: float) -> None:
+    failures = min(failures, n)
+    verdict = too_many(failures, n, allowed)
+    if failures <= allowed * n or failures < 2:
+        assert not verdict
+    if verdict:  # then more failures among as many are too many as well
+        assert all(too_many(k, n, allowed) for k in range(failures, n + 1))
+
+
+def test_progress_is_handed_out() -> None:
+    seen: list[Progress] = []
+
+    async def main() -> None:
+        sender = FakeSender(lambda n: 1.0)
+        await run_step(
+            sender, prompts(), StepPlan(1, 2, lambda p: p.window_s >= 5.0, 2),
+            on_record=lambda r: None, clock=clock, zero_ns=sender.zero, on_progress=seen.append,
+        )  # fmt: skip
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert seen[0].phase == "filler"
+    assert seen[0].measured_done == seen[0].measured_sent >= 9

@@ -50,8 +50,8 @@ LEFT_OUT_OUTCOMES: frozenset[str] = frozenset({"cut", "cancelled"})
 class Prompt:
     """What to send, without when or where: the workload's noun.
 
-    `text` is the prompt; `body` instead holds a whole request body that is sent as it is. Token counts are what was asked
-    for, and `local_tokens` what a local tokenizer counted, if there was one.
+    `text` is the prompt; `body` instead holds a whole request body that is sent as it is. Token counts are what was
+    asked for, and `local_tokens` what a local tokenizer counted, if there was one.
     """
 
     text: str = ""
@@ -105,8 +105,8 @@ class Connect:
 class Events:
     """The output events of one request, in order of arrival.
 
-    `gap_us[i]` is the time since the event before, the first since `sent_ns`; gaps are rounded so that their running sum
-    never drifts from the stamps. `tokens[i]` is the event's token count, None where unknown. `bounded` lists
+    `gap_us[i]` is the time since the event before, the first since `sent_ns`; gaps are rounded so that their running
+    sum never drifts from the stamps. `tokens[i]` is the event's token count, None where unknown. `bounded` lists
     (event index, bound in µs): such an event came in one read with later ones, so its stamp is at most that much late.
     """
 
@@ -119,8 +119,9 @@ class Events:
 class Record:
     """One request, from its schedule to its outcome: a line of requests.jsonl. See the module docstring for clocks.
 
-    `error` is set for every outcome that is not ok, cut or cancelled. `excerpt` is the bounded text received of a failed
-    request. `timeout` says which of the four timeouts ended it. `first_event_tokens` is None where only assumed to be 1.
+    `error` is set for every outcome that is not ok, cut or cancelled. `excerpt` is the bounded text received of a
+    failed request. `timeout` says which of the four timeouts ended it. `first_event_tokens` is None where only assumed
+    to be 1.
     """
 
     id: str
@@ -198,8 +199,9 @@ class Window:
 class Observation:
     """What the driver saw of one step, from its own counting rather than from the records: a line of steps.jsonl.
 
-    `in_flight_integral_ns` is the time integral of requests in flight over the window (request·ns); `in_flight_peak` the
-    largest number in the step. `ended` says what ended the step; `client_limit`, if set, says how we were the limit.
+    `in_flight_integral_ns` is the time integral of requests in flight over the window (request·ns); `in_flight_peak`
+    the largest number in the step. `ended` says what ended the step; `client_limit`, if set, says how we were the
+    limit.
     """
 
     step: int
@@ -266,8 +268,8 @@ class ObjectiveCheck:
 class StepSummary:
     """Everything a report says of one step; a pure function of its records, the SLO and the driver's observation.
 
-    `latency` holds `ttft`, `ttfc`, `tpot`, `itl`, `inter_chunk`, `e2e`, `ttft_scheduled`, `e2e_scheduled`, `dispatch_lag`
-    (ms) over the measured ok requests. Throughputs are per second over the steady window.
+    `latency` holds `ttft`, `ttfc`, `tpot`, `itl`, `inter_chunk`, `e2e`, `ttft_scheduled`, `e2e_scheduled`,
+    `dispatch_lag` (ms) over the measured ok requests. Throughputs are per second over the steady window.
     """
 
     step: int
@@ -307,7 +309,8 @@ class StepSummary:
 
 @dataclass(frozen=True, slots=True)
 class LevelResult:
-    """One measured level, as the search sees it. `broke` names the objectives that failed."""
+    """One measured level, as the search sees it. `broke` names the objectives that failed, or that
+    kept an undecided level from passing."""
 
     concurrency: int
     output_throughput: Estimate | None

@@ -48,7 +48,9 @@ class _Verbs(click.Group):
             formatter.write_dl([(name, line) for name, (_, line) in VERBS.items()])
 
 
-@click.group(cls=_Verbs, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(
+    cls=_Verbs, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
+)
 @click.version_option(__version__, prog_name="loadgen")
 def cli() -> None:
     """Measure how much load an LLM inference server takes, at what latency, and how sure that is.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import Any
 
@@ -12,7 +13,7 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*([a-zµ]*)")
 _COUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([kKmM]?)")
 
 
-class Duration(click.ParamType):
+class Duration(click.ParamType[float]):
     """`500ms`, `30s`, `5m`, `1h30m`; a bare number is seconds. The value is a float in seconds, above zero."""
 
     name = "time"
@@ -32,7 +33,7 @@ class Duration(click.ParamType):
         return seconds
 
 
-class Count(click.ParamType):
+class Count(click.ParamType[int]):
     """A whole number of at least one, also as `10k` or `2.5M`."""
 
     name = "count"
@@ -49,7 +50,7 @@ class Count(click.ParamType):
         return int(number)
 
 
-class Share(click.ParamType):
+class Share(click.ParamType[float]):
     """`1%` or `0.01`; the value is a float from 0 to 1."""
 
     name = "share"
@@ -67,7 +68,7 @@ class Share(click.ParamType):
         return share
 
 
-class Levels(click.ParamType):
+class Levels(click.ParamType[tuple[int, ...]]):
     """A list of concurrency levels: `1,2,4,8` or `8 16 32`, rising, each at least 1."""
 
     name = "levels"
@@ -83,12 +84,13 @@ class Levels(click.ParamType):
             levels.append(int(word))
         if not levels:
             self.fail("the list of levels is empty: write 1,2,4,8", param, ctx)
-        if any(b <= a for a, b in zip(levels, levels[1:], strict=False)):
-            self.fail(f"{value!r} must rise, each level once: write it as {','.join(map(str, sorted(set(levels))))}", param, ctx)
+        if any(b <= a for a, b in itertools.pairwise(levels)):
+            rising = ",".join(str(level) for level in sorted(set(levels)))
+            self.fail(f"{value!r} must rise, each level once: write {rising}", param, ctx)
         return tuple(levels)
 
 
-class Pair(click.ParamType):
+class Pair(click.ParamType[tuple[str, str]]):
     """KEY=VALUE."""
 
     name = "key=value"
@@ -102,7 +104,7 @@ class Pair(click.ParamType):
         return key.strip(), rest.strip()
 
 
-class Header(click.ParamType):
+class Header(click.ParamType[tuple[str, str]]):
     """NAME: VALUE, as curl takes it."""
 
     name = "header"
@@ -117,7 +119,7 @@ class Header(click.ParamType):
         return name.strip(), rest.strip()
 
 
-class JsonObject(click.ParamType):
+class JsonObject(click.ParamType[dict[str, Any]]):
     """A JSON object, or @FILE that holds one."""
 
     name = "json"

@@ -38,24 +38,40 @@ class Budget:
     requests: int | None = None
     tokens: int | None = None
     deadline: float | None = None  # on anyio's clock
-    spent: str | None = None  # the first limit met: requests, tokens or time
+    cost: float | None = None
+    price: tuple[float, float] = (0.0, 0.0)  # per million input and output tokens
+    spent: str | None = None  # the first limit met: time, requests, tokens or cost
 
     def take(self, prompt: Prompt) -> bool:
         """Pay for one request, or say that it cannot be sent (and remember why)."""
-        cost = (prompt.input_tokens or 0) + (prompt.output_tokens or 0)
-        if self.deadline is not None and anyio.current_time() >= self.deadline:
-            self.spent = self.spent or "time"
-        elif self.requests is not None and self.requests < 1:
-            self.spent = self.spent or "requests"
-        elif self.tokens is not None and self.tokens < cost:
-            self.spent = self.spent or "tokens"
-        if self.spent:
+        inputs, outputs = prompt.input_tokens or 0, prompt.output_tokens or 0
+        cost = (inputs * self.price[0] + outputs * self.price[1]) / 1e6
+        if self.spent is None:
+            if self.deadline is not None and anyio.current_time() >= self.deadline:
+                self.spent = "time"
+            elif self.requests is not None and self.requests < 1:
+                self.spent = "requests"
+            elif self.tokens is not None and self.tokens < inputs + outputs:
+                self.spent = "tokens"
+            elif self.cost is not None and self.cost < cost:
+                self.spent = "cost"
+        if self.spent is not None:
             return False
         if self.requests is not None:
             self.requests -= 1
         if self.tokens is not None:
-            self.tokens -= cost
+            self.tokens -= inputs + outputs
+        if self.cost is not None:
+            self.cost -= cost
         return True
+
+    def tighten(self, requests: int, tokens: int, seconds: float) -> tuple[int, int, float]:
+        """Lower what is left to a forecast's figures where it is higher or unlimited; returns what is left then."""
+        now = anyio.current_time()
+        self.requests = requests if self.requests is None else min(requests, self.requests)
+        self.tokens = tokens if self.tokens is None else min(tokens, self.tokens)
+        self.deadline = now + seconds if self.deadline is None else self.deadline
+        return self.requests, self.tokens, self.deadline - now
 
 
 @dataclass(slots=True)

@@ -25,7 +25,6 @@ import orjson
 from ..errors import Failure, FailureKind
 from ..records import InputTokens, Outcome, OutputTokens, Record, RequestSpec, TimeoutKind
 from .dialects.base import Dialect, RequestOptions
-from .sse import EventTooLong
 from .tally import Tally
 from .transport import PROBE, Probe
 
@@ -124,8 +123,6 @@ class HttpxSender:
                 await self._exchange(spec, body, live, end)
         except (httpx.HTTPError, httpx.StreamError, httpcore.ProtocolError, OSError) as error:
             end.broke(error)
-        except EventTooLong as error:
-            end.fail("event_too_long", str(error))
         finally:
             self._live.discard(live)
             PROBE.reset(token)
@@ -206,10 +203,13 @@ class HttpxSender:
         def run_ns(stamp: int | None) -> int | None:
             return None if stamp is None else stamp - self._zero
 
+        asked = spec.prompt.output_tokens
+        usage_asked = self._options.usage
         if end.whole is not None:
-            result = end.tally.whole(end.whole, end.done_ns, spec.prompt.output_tokens)
+            result = end.tally.whole(end.whole, end.done_ns, asked, usage_asked=usage_asked)
         else:
-            result = end.tally.result(spec.prompt.output_tokens, usage_asked=self._options.usage)
+            end.tally.close(end.done_ns, ended_cleanly=False)
+            result = end.tally.result(asked, usage_asked=usage_asked)
         outcome: Outcome = end.outcome or result.outcome
         failure = end.failure or (result.error if outcome not in ("cut", "cancelled", "ok") else None)
         return Record(

@@ -101,14 +101,21 @@ def resolve(text: str, endpoint: str | None = None) -> Target:
 
 def mask(url: str) -> str:
     """Any text of an address without its secrets: user and password, and values of key-like query parameters."""
-    head, mark, query = url.partition("?")
+    prefix, slashes, rest = url.rpartition("://") if "://" in url.split("?")[0] else ("", "", url)
+    if _holds_password(rest):
+        slashes, rest = f"{slashes}***@", rest.rpartition("@")[2]
+    head, mark, query = rest.partition("?")
     query, hash_mark, fragment = query.partition("#")
-    prefix, slashes, rest = head.rpartition("://") if "://" in head else ("", "", head)
-    if "@" in rest:
-        rest = "***@" + rest.rsplit("@", 1)[1]
-    if "@" in query:  # an unescaped ? in a password: what looks like a query is the rest of it
-        return f"{prefix}{slashes}***@" + query.rsplit("@", 1)[1]
-    return prefix + slashes + rest + mark + "&".join(_mask_pairs(query.split("&"))) + hash_mark + fragment
+    return prefix + slashes + head + mark + "&".join(_mask_pairs(query.split("&"))) + hash_mark + fragment
+
+
+def _holds_password(rest: str) -> bool:
+    """Does an address, its scheme taken off, name a user? A password may hold an unescaped slash, ? or #: then what
+    stands before it looks like a host with a port that is no number."""
+    authority = re.split("[/?#]", rest, maxsplit=1)[0]
+    _, colon, port = authority.partition(":")
+    no_port = bool(colon) and not port.isdigit() and not authority.startswith("[")
+    return "@" in authority or ("@" in rest and no_port)
 
 
 def _mask_pairs(pairs: Iterable[str]) -> Iterable[str]:
@@ -129,12 +136,13 @@ def _split(typed: str, shown: str) -> tuple[str, str, str, str, list[str]]:
         raise UsageError(f"{shown} is not an address: a scheme is followed by ://", FORMS)
     else:
         scheme, rest = "", typed
+    secret = _holds_password(rest)
     rest, _, fragment = rest.partition("#")
     if fragment:
         notes.append("the part of the address after # is not sent")
     rest, _, query = rest.partition("?")
     authority, slash, path = rest.partition("/")
-    if "@" in typed and ("@" in authority or ("@" in rest and ":" in authority)):
+    if secret:
         raise UsageError(
             f"{shown} holds a user name or password, which other users of this machine could read",
             "leave it out; send it with --header 'Authorization: Basic …', or put a key into LOADGEN_API_KEY",

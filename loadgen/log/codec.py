@@ -33,9 +33,11 @@ from ..records import (
     StepSummary,
     Stop,
     TimeoutKind,
+    Verdict,
     Window,
 )
 
+VERDICTS: tuple[str, ...] = get_args(Verdict)
 _TIMEOUTS: tuple[str, ...] = get_args(TimeoutKind)
 _FAILURE_KINDS: tuple[str, ...] = get_args(FailureKind)
 _T = TypeVar("_T")
@@ -234,6 +236,17 @@ def decode_stop(obj: Mapping[str, Any] | None) -> Stop | None:
         )
     except _FaultError:
         return None
+
+
+def decode_levels(value: object) -> dict[int, tuple[str, tuple[str, ...]]]:
+    """The manifest's `levels` → step → (verdict, broken objectives); what cannot be read is left out."""
+    found: dict[int, tuple[str, tuple[str, ...]]] = {}
+    for level in value if isinstance(value, list) else ():
+        if isinstance(level, Mapping) and type(level.get("step")) is int and level.get("verdict") in VERDICTS:
+            broke = level.get("broke")
+            names = tuple(str(name) for name in broke) if isinstance(broke, list) else ()
+            found[level["step"]] = (level["verdict"], names)
+    return found
 
 
 def _record(obj: Mapping[str, Any]) -> Record:

@@ -36,7 +36,8 @@ COLUMNS = (
 _REMEDY = (
     f"the columns are {', '.join(REQUIRED)}: times in seconds, start <= first token <= end, at least 1 output token"
 )
-_FORMULA = re.compile(r"'*[=+\-@\t\r]")
+_FORMULA = re.compile(r"'*[=+\-@\t]")
+_BREAKS = re.compile(r"[\r\n\0]+")
 _FAILURE_KINDS: tuple[str, ...] = get_args(FailureKind)
 
 
@@ -75,7 +76,7 @@ def _row(record: Record) -> list[str | int | None]:
         seconds(record.sent_ns),
         seconds(record.first_token_ns),
         seconds(record.last_token_ns),
-        tokens_in.server if tokens_in.server is not None else tokens_in.local,
+        next((n for n in (tokens_in.server, tokens_in.local, tokens_in.asked) if n is not None), None),
         tokens_out.count,
         record.step,
         record.concurrency,
@@ -120,9 +121,12 @@ def _tpot_ms(record: Record) -> str | None:
 
 
 def safe_cell(text: str | None) -> str | None:
-    """Text that no spreadsheet takes for a formula: what starts like one gets an apostrophe, which the reader takes off
-    again. So does text that starts with apostrophes before such a character, or two texts would become one."""
-    return "'" + text if text and _FORMULA.match(text) else text
+    """Text on one line that no spreadsheet takes for a formula: what starts like one gets an apostrophe, which the
+    reader takes off again. So does text that starts with apostrophes before such a character: else two become one."""
+    if not text:
+        return text
+    text = _BREAKS.sub(" ", text).strip(" ")  # the csv module would leave a lone CR unquoted
+    return "'" + text if _FORMULA.match(text) else text
 
 
 def _plain_cell(text: str) -> str:

@@ -227,6 +227,7 @@ class Run:
     is_csv: bool = False
     _files: list[tuple[str, Path | BinaryIO]] = field(default_factory=list)
     _loaded: list[Record] | None = None
+    _truncated_steps: int = 0
 
     @property
     def status(self) -> str:
@@ -246,7 +247,7 @@ class Run:
             return
         # A merge that was interrupted leaves records both in their part file and in the merged one.
         seen: set[str] | None = set() if len(self._files) > 1 else None
-        self.truncated_lines = 0
+        self.truncated_lines = self._truncated_steps
         for name, file in self._files:
             for number, obj in self._lines(name, file):
                 if obj.get("kind", "request") != "request":
@@ -312,6 +313,7 @@ def _open_folder(folder: Path, source: str, files: list[Path]) -> Run:
         run.observations = [
             codec.decode_observation(obj, name, number) for number, obj in run._lines(name, folder / STEPS)
         ]
+        run._truncated_steps = run.truncated_lines
     return run
 
 

@@ -106,7 +106,8 @@ class Engine:
 
     def cancel(self, request_id: str) -> bool:
         """Drop a request wherever it is; False if it is not here (finished, or never was)."""
-        return (self._waiting.pop(request_id, None) or self._running.pop(request_id, None)) is not None
+        sequence = self._waiting.pop(request_id, None) or self._running.pop(request_id, None)
+        return sequence is not None and sequence.output_left > 0
 
     def next_ready(self) -> float | None:
         """The earliest time at which `step` has work, None while the engine is empty."""
@@ -134,14 +135,13 @@ class Engine:
     def _prefill(self, now: float, emitting: list[str]) -> int:
         """Spend the step's prefill budget, admitting as it lasts; appends the requests whose prompt it completes."""
         budget = self.config.max_prefill_tokens
-        started = [(key, sequence) for key, sequence in self._running.items() if sequence.prompt_left]
+        # In order of arrival, at most one prompt is ever left half done.
+        unfinished = next(((key, sequence) for key, sequence in self._running.items() if sequence.prompt_left), None)
         while budget:
-            if started:
-                request_id, sequence = started.pop(0)
-            elif (admitted := self._admit(now)) is not None:
-                request_id, sequence = admitted
-            else:
+            chosen, unfinished = unfinished or self._admit(now), None
+            if chosen is None:
                 break
+            request_id, sequence = chosen
             share = min(budget, sequence.prompt_left)
             sequence.prompt_left -= share
             budget -= share

@@ -77,6 +77,10 @@ Reject = End("reject")  # close without one byte of an answer; as a server's who
 Action = T | Event | Raw | Head | Hang | End
 
 
+def dumps(obj: Any) -> str:
+    return json.dumps(obj, ensure_ascii=False, separators=(",", ":"))
+
+
 def J(obj: Any) -> Event:
     """`data: <json>`. A string is taken as JSON text and sent as it is; anything else is dumped, non-ASCII kept raw."""
     return Event(("data: " + (obj if isinstance(obj, str) else dumps(obj)),))
@@ -156,10 +160,6 @@ def usage(prompt_tokens: int, completion_tokens: int) -> dict[str, int]:
         "completion_tokens": completion_tokens,
         "total_tokens": prompt_tokens + completion_tokens,
     }
-
-
-def dumps(obj: Any) -> str:
-    return json.dumps(obj, ensure_ascii=False, separators=(",", ":"))
 
 
 def _delta(delta: dict[str, Any], finish_reason: str | None = None, **envelope: Any) -> Event:

@@ -12,14 +12,12 @@ async generator may wait on locks and events between actions), or None for the d
 from __future__ import annotations
 
 import asyncio
-import json
 import socket
 import ssl
 import struct
 import threading
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable
 from contextlib import aclosing
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal, cast
 
@@ -50,6 +48,7 @@ from .script import (
     models_reply,
     reply,
 )
+from .wire import Request, parse_json, parse_request
 
 __all__ = [
     "CU",
@@ -80,20 +79,6 @@ __all__ = [
     "models_reply",
     "reply",
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """One request as it came. `path` has its query; header names are lower case; `json` is None where it is not JSON.
-    `number` counts requests from 0 in order of arrival, `connection` the connections from 0."""
-
-    method: str
-    path: str
-    headers: dict[str, str]
-    body: bytes
-    json: Any
-    number: int
-    connection: int
 
 
 Script = Iterable[Action] | AsyncIterable[Action]
@@ -289,7 +274,7 @@ class _Connection(asyncio.Protocol):
             self.idle.cancel()
         method, path, headers, body, used = parsed
         del self.buffer[:used]
-        request = Request(method, path, headers, body, _json(body), len(self.server.requests), self.number)
+        request = Request(method, path, headers, body, parse_json(body), len(self.server.requests), self.number)
         self.server.requests.append(request)
         self.task = asyncio.get_running_loop().create_task(self._answer(request))
 
@@ -396,36 +381,6 @@ class _Answer:
         await self.connection.writable.wait()
 
 
-def parse_request(buffer: bytes | bytearray) -> tuple[str, str, dict[str, str], bytes, int] | None:
-    """The first request in `buffer` as (method, path, headers, body, bytes used), or None while it is not whole."""
-    end = buffer.find(b"\r\n\r\n")
-    if end < 0:
-        return None
-    first, *lines = bytes(buffer[:end]).decode("latin-1").split("\r\n")
-    method, path, _ = first.split(" ", 2)
-    headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-    start = end + 4
-    if "chunked" in headers.get("transfer-encoding", "").lower():
-        decoded = _dechunk(buffer, start)
-        return None if decoded is None else (method, path, headers, *decoded)
-    stop = start + int(headers.get("content-length", "0"))
-    return None if len(buffer) < stop else (method, path, headers, bytes(buffer[start:stop]), stop)
-
-
-def _dechunk(buffer: bytes | bytearray, at: int) -> tuple[bytes, int] | None:
-    body = bytearray()
-    while (line := buffer.find(b"\r\n", at)) >= 0:
-        size = int(bytes(buffer[at:line]).split(b";")[0], 16)
-        stop = line + 2 + size + 2
-        if len(buffer) < stop:
-            return None
-        body += buffer[line + 2 : stop - 2]
-        at = stop
-        if size == 0:  # no trailers: no client here sends any
-            return bytes(body), at
-    return None
-
-
 async def _iterate(script: Script) -> AsyncGenerator[Action, None]:
     if isinstance(script, AsyncGenerator):  # closed at once when the client leaves, so that it gives back its locks
         async with aclosing(script):
@@ -448,10 +403,3 @@ def _handler(script: Handler | Script | End) -> Handler:
         raise TypeError("a fixed script must be a list or tuple: it is played once for each request")
     actions = list(script)
     return lambda request: None if request.method == "GET" else actions
-
-
-def _json(body: bytes) -> Any:
-    try:
-        return json.loads(body)
-    except ValueError:
-        return None

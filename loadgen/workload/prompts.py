@@ -27,9 +27,9 @@ from ..records import Prompt
 # 512 words of at most six letters, the commonest first.
 WORDS: tuple[str, ...] = tuple(
     """
-the of and to in is it you that he was for on are with as his they be at one have this from or had by not but
-what all were when we there can an your which their said if do will each about how up out them then she many
-some so these would other into has more her two like him see time could no make than first been its who now
+the of and to in is it you that he was for on are with as see they be at one have this from or had by not but
+what all were when we there can an your which their time if do will each about how up out them then she many
+some so these would other into has more could two like him his said her no make than first been its who now
 people my made over did down only way find use may water long little very after words called just where most
 know get back much go good new write our me man too any day same right look think also around came come work
 three word must does part even place well such here take why things help put years away again off went old
@@ -59,7 +59,7 @@ SENTENCE = 16  # words between full stops; fixed, so that equally long texts cos
 RANK = len(WORDS) // SENTENCE
 POOL_SENTENCES = 32 * RANK
 EVERY_WORD = len(WORDS)  # after the opening, a text of this many words from sentence 0 holds every word once
-OPENING_WORDS = 8  # of the 128 commonest, which are one token nearly everywhere: 7 bits each
+OPENING_WORDS = 10  # of the 64 commonest, which are one token nearly everywhere: 6 bits each
 # The order of ranks in a sentence: each beginning holds common and rare words in like proportion (bit reversal).
 RANK_ORDER = (0, 8, 4, 12, 2, 10, 6, 14, 1, 9, 5, 13, 3, 11, 7, 15)
 
@@ -176,7 +176,7 @@ def make_text(words: int, nonce: str, sentence: int = 0) -> str:
     """Exactly `words` words separated by single spaces: an opening that spells a hash of `nonce`, then the pool from
     its `sentence`-th sentence on, over and over where it is too short."""
     digest = int.from_bytes(hashlib.blake2b(nonce.encode(), digest_size=8).digest(), "big")
-    opening = " ".join(WORDS[(digest >> 7 * i) & 127] for i in range(min(words, OPENING_WORDS)))
+    opening = " ".join(WORDS[(digest >> 6 * i) & 63] for i in range(min(words, OPENING_WORDS)))
     rest = words - OPENING_WORDS
     if rest <= 0:
         return opening

@@ -119,6 +119,18 @@ def test_the_last_line_may_be_cut_anywhere(tmp_path: Path) -> None:
         assert run.truncated_lines == (0 if complete or end == first else 1)
 
 
+def test_the_last_step_may_be_cut_as_well(tmp_path: Path) -> None:
+    with RunFolder.create(tmp_path, "run") as folder:
+        folder.append(RECORD)
+        folder.append_step(OBSERVATION)
+        folder.append_step(OBSERVATION)
+    path = folder.path / "steps.jsonl"
+    path.write_bytes(path.read_bytes()[:-9])
+    run = open_run(folder.path)
+    assert run.observations == [OBSERVATION]
+    assert list(run.records()) == [RECORD] and run.truncated_lines == 1
+
+
 def test_damage_in_the_middle_is_an_error_that_names_the_line(tmp_path: Path) -> None:
     path = tmp_path / "requests.jsonl"
     with RunFolder.create(tmp_path, "run") as folder:

@@ -41,7 +41,7 @@ class RequestOptions:
 
 
 class Usage(NamedTuple):
-    """The server's token counts so far, None where not told. `cached` of the `prompt` tokens are from its prefix cache."""
+    """The server's token counts so far; None is not told. `cached` prompt tokens came from its prefix cache."""
 
     prompt: int | None = None
     completion: int | None = None

@@ -1,8 +1,8 @@
 """Reads the answers of servers that speak the OpenAI formats. Pure; any JSON is taken, of whatever shape.
 
 Output is what the definition of the first token says: text that is not empty, in content, reasoning, a refusal or a
-tool call's name or arguments, of any choice. One space is output; null and "" are none. Chat deltas, text completions and
-whole messages differ only in where that text stands, so one reader serves them all.
+tool call's name or arguments, of any choice. One space is output; null and "" are none. Chat deltas, text completions
+and whole messages differ only in where that text stands, so one reader serves them all.
 """
 
 from __future__ import annotations

@@ -1,0 +1,165 @@
+"""Per-request metrics over columns. Each function is one definition; its docstring opens with the definition's id.
+
+Results are float64 in ms, one per row, NaN where the metric is null, unless said otherwise. Outcomes are not looked at
+here: who belongs to a sample is decided by the caller.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..log.columns import NULL, Bools, Columns, Int64
+
+Floats = NDArray[np.float64]
+
+
+def _span_ms(start: Int64, end: Int64) -> Floats:
+    known = (start != NULL) & (end != NULL)
+    return np.where(known, np.subtract(end, start, where=known, out=np.zeros_like(end)) / 1e6, np.nan)
+
+
+def _streamed(c: Columns, values: Floats) -> Floats:
+    # An answer that came in one piece has one arrival: calling it a first token would show its E2E as a TTFT.
+    return np.where(c.flag("not_streamed"), np.nan, values)
+
+
+def ttft(c: Columns) -> Floats:
+    """`ttft`: first_token_at - sent_at; null where the answer was not streamed."""
+    return _streamed(c, _span_ms(c.sent_ns, c.first_token_ns))
+
+
+def ttfc(c: Columns) -> Floats:
+    """`ttfc`: first_content_at - sent_at, so reasoning is waited out; null where the answer was not streamed."""
+    return _streamed(c, _span_ms(c.sent_ns, c.first_content_ns))
+
+
+def e2e(c: Columns) -> Floats:
+    """`e2e`: last_token_at - sent_at. Trailing usage and the end mark do not count."""
+    return _span_ms(c.sent_ns, c.last_token_ns)
+
+
+def dispatch_lag(c: Columns) -> Floats:
+    """`dispatch_lag`: sent_at - scheduled_at, the client's own delay (and that of opening a connection)."""
+    return _span_ms(c.scheduled_ns, c.sent_ns)
+
+
+def ttft_scheduled(c: Columns) -> Floats:
+    """`ttft_scheduled`: first_token_at - scheduled_at; no coordinated omission."""
+    return _streamed(c, _span_ms(c.scheduled_ns, c.first_token_ns))
+
+
+def e2e_scheduled(c: Columns) -> Floats:
+    """`e2e_scheduled`: last_token_at - scheduled_at; no coordinated omission."""
+    return _span_ms(c.scheduled_ns, c.last_token_ns)
+
+
+def connect_ms(c: Columns) -> Floats:
+    """`connect`: shape (n, 3), name look-up, TCP and TLS; NaN on a reused connection or where not told apart."""
+    return np.where(c.connect_us == NULL, np.nan, c.connect_us / 1e3)
+
+
+def first_event_tokens(c: Columns) -> Int64:
+    """`first_event_tokens`: known from the event, else assumed to be 1. Counts, never NULL."""
+    return np.where(c.first_event_tokens == NULL, 1, c.first_event_tokens)
+
+
+def tpot(c: Columns) -> Floats:
+    """`tpot`: (last_token_at - first_token_at) / (output_tokens - first_event_tokens); null when that is below 1."""
+    later = np.where(c.output_count == NULL, 0, c.output_count) - first_event_tokens(c)
+    span = _span_ms(c.first_token_ns, c.last_token_ns)
+    return _streamed(c, np.where(later >= 1, span / np.maximum(later, 1), np.nan))
+
+
+def input_tokens(c: Columns) -> Int64:
+    """The server's count of prompt tokens, else the local tokenizer's, else what was asked for, else NULL."""
+    local = np.where(c.input_local != NULL, c.input_local, c.input_asked)
+    return np.where(c.input_server != NULL, c.input_server, local)
+
+
+REQUEST_METRICS = {
+    "ttft": ttft,
+    "ttfc": ttfc,
+    "tpot": tpot,
+    "e2e": e2e,
+    "ttft_scheduled": ttft_scheduled,
+    "e2e_scheduled": e2e_scheduled,
+    "dispatch_lag": dispatch_lag,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Pooled:
+    """Values in ms of all requests together; `rows` says whose each is, ascending."""
+
+    values: Floats
+    rows: Int64
+    estimated: bool = False
+
+
+def inter_chunk(c: Columns) -> Pooled:
+    """`inter_chunk`: gaps between successive output events of a request."""
+    rows = c.event_rows()
+    later = np.flatnonzero(rows[1:] == rows[:-1]) + 1
+    return Pooled((c.event_ns[later] - c.event_ns[later - 1]) / 1e6, rows[later])
+
+
+def itl(c: Columns) -> Pooled:
+    """`itl`: each gap divided by the tokens of its later event, once per token.
+
+    Where events do not say their tokens, the request's other tokens are spread evenly over those events (at least one
+    each), and the result is marked estimated. An event that is known to carry no token has no sample.
+    """
+    rows = c.event_rows()
+    tokens = event_tokens(c)
+    later = np.flatnonzero(rows[1:] == rows[:-1]) + 1
+    gaps = (c.event_ns[later] - c.event_ns[later - 1]) / 1e6
+    guessed, share = tokens.estimated[later], tokens.count[later]
+    share = np.where(guessed, np.maximum(share, 1.0), share)
+    # A share of 2.5 tokens is 2 copies, then 3: rounding the running sum keeps their number right over the request.
+    ends = np.round(np.cumsum(np.where(guessed, share, 0.0)))
+    copies = np.where(guessed, np.diff(ends, prepend=0.0), share).astype(np.int64)
+    values = np.repeat(gaps / np.maximum(share, 1.0), copies)
+    return Pooled(values, np.repeat(rows[later], copies), estimated=bool(guessed.any()))
+
+
+@dataclass(frozen=True, slots=True)
+class EventTokens:
+    """How many tokens each event carried; shape (m,). `estimated` marks those that the event did not tell."""
+
+    count: Floats
+    estimated: Bools
+
+
+def event_tokens(c: Columns) -> EventTokens:
+    """Tokens per event: as counted where the event told, else by spreading the request's known total.
+
+    The first event gets `first_event_tokens` (assumed 1), the rest of the total goes evenly to the later events that
+    did not tell theirs. With a single event, all goes there. With no total known, each such event counts 1.
+    """
+    n, rows = len(c), c.event_rows()
+    known = c.event_tokens >= 0
+    count = np.where(known, c.event_tokens, 0).astype(np.float64)
+    filled = np.diff(c.event_offsets) > 0
+    first = np.zeros(len(rows), dtype=np.bool_)
+    first[c.event_offsets[:-1][filled]] = True
+    spread = ~known & ~first  # unknown later events
+    spread_n = np.bincount(rows[spread], minlength=n)
+    told = np.bincount(rows, weights=count, minlength=n)
+    total = np.where(c.output_count == NULL, -1, c.output_count)
+
+    head = ~known & first
+    r = rows[head]
+    assumed = first_event_tokens(c)[r].astype(np.float64)
+    alone = (spread_n[r] == 0) & (total[r] >= 0)
+    count[head] = np.where(alone, np.maximum(total[r] - told[r], 0), assumed)
+    told += np.bincount(r, weights=count[head], minlength=n)
+
+    r = rows[spread]
+    rest = np.maximum(total - told, 0) / np.maximum(spread_n, 1)
+    count[spread] = np.where(total[r] >= 0, rest[r], 1.0)
+    # A first event whose count its record holds is as good as one that told it.
+    sure_head = head & (c.first_event_tokens[rows] != NULL) & (count == first_event_tokens(c)[rows])
+    return EventTokens(count, ~known & ~sure_head)

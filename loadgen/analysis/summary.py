@@ -1,0 +1,217 @@
+"""One step's records → its `StepSummary`. Reads as the list of a report's figures; each is defined where it is made."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import TypedDict
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..log.columns import NULL, TIMEOUTS, UNKNOWN, Columns, Int64
+from ..records import (
+    FAILED_OUTCOMES,
+    FLAGS,
+    OUTCOMES,
+    Distribution,
+    Estimate,
+    Observation,
+    Slo,
+    StepSummary,
+    Window,
+)
+from ..stats import batch_count, mean_interval, percentile, rate_interval
+from . import metrics
+from .objectives import attainment, check_objectives, judged, time_order
+from .window import (
+    attempts_in,
+    completions_in,
+    has_outcome,
+    is_phase,
+    peak_in_flight,
+    residence_ns,
+    steady_window,
+    tokens_in,
+)
+
+Floats = NDArray[np.float64]
+PERCENTILES = (50.0, 90.0, 95.0, 99.0)
+
+
+def summarise_run(c: Columns, slo: Slo, observations: Iterable[Observation] = ()) -> list[StepSummary]:
+    """All steps of a run in their order, also those of which only the driver knows."""
+    seen = {o.step: o for o in observations}
+    return [summarise(c, step, slo, seen.get(step)) for step in sorted({*c.steps(), *seen})]
+
+
+def summarise(
+    c: Columns, step: int, slo: Slo, observation: Observation | None = None, *, looks: int = 1
+) -> StepSummary:
+    """One step of a run. `looks` is how often its verdict is looked at; it widens the verdicts' intervals only."""
+    c = c.where((c.step == step) & ~is_phase(c, "preflight"))
+    concurrency = observation.concurrency if observation else int(c.concurrency[0]) if len(c) else 0
+    measured = c.where(is_phase(c, "measured"))
+    ok = measured.where(has_outcome(measured, "ok"))
+    sample = judged(measured)
+    watched = observation is not None and observation.window is not None and observation.window.seconds > 0
+    window = observation.window if observation and watched else steady_window(c)
+
+    rates = _rates(c, window, concurrency) if window else _NO_RATES
+    met = attainment(sample, slo, concurrency)
+    latency = _latencies(ok, concurrency)
+    tpot50 = latency["tpot"].at(50.0)
+    residence = residence_ns(c, window) if window else 0
+    integral = observation.in_flight_integral_ns if observation and watched else None
+    cached = ok.input_cached != NULL
+    return StepSummary(
+        step=step,
+        concurrency=concurrency,
+        window=window,
+        requests={name: n for i, name in enumerate(OUTCOMES) if (n := int((measured.outcome == i).sum()))},
+        flags={name: n for name in FLAGS if (n := int(measured.flag(name).sum()))},
+        errors=_errors(measured),
+        sent=len(measured),
+        judged=len(sample),
+        failed=int(has_outcome(measured, *FAILED_OUTCOMES).sum()),
+        input_tokens_mean=_mean(metrics.input_tokens(ok)),
+        output_tokens_mean=_mean(ok.output_count),
+        output_asked_mean=_mean(ok.output_asked),
+        output_throughput_classic=output_throughput_classic(ok),
+        tokens_per_user=1000 / tpot50.value if tpot50 and tpot50.value > 0 else None,
+        estimated_itl=metrics.itl(ok).estimated,
+        cached_share=_share(ok.input_cached[cached], metrics.input_tokens(ok)[cached]),
+        latency=latency,
+        goodput=met[0] / window.seconds if met and window else None,
+        attainment=met[1] if met else None,
+        concurrency_mean=(residence if integral is None else integral) / (window.seconds * 1e9) if window else None,
+        concurrency_peak=observation.in_flight_peak if observation else peak_in_flight(c) if len(c) else None,
+        littles_law_residual=integral / residence - 1 if integral is not None and residence else None,
+        objectives=check_objectives(sample, slo, concurrency, looks),
+        ended=observation.ended if observation else "complete",
+        **rates,
+    )
+
+
+class _Rates(TypedDict):
+    output_throughput: Estimate | None
+    output_throughput_failed: float | None
+    total_throughput: float | None
+    request_throughput: Estimate | None
+    attempt_rate: float | None
+    estimated_token_share: float
+
+
+_NO_RATES: _Rates = {
+    "output_throughput": None,
+    "output_throughput_failed": None,
+    "total_throughput": None,
+    "request_throughput": None,
+    "attempt_rate": None,
+    "estimated_token_share": 0.0,
+}
+
+
+def _rates(c: Columns, window: Window, concurrency: int) -> _Rates:
+    """`output_throughput`, `request_throughput` and what stands beside them, over the steady window.
+
+    All phases of the step count: a token of a warm-up request that is still running when the window opens, or of a
+    filler, arrived in the window and took its share of the server. Taking the measured phase alone would miss the work
+    on the requests in flight at the start, up to `concurrency` of them, and show a short window's rates too low. For
+    the same reason a request completed ok in the window counts whenever it was sent.
+    """
+    ok = c.where(has_outcome(c, "ok"))
+    done = int(completions_in(ok, _edges(window, 1))[0])
+    edges = _edges(window, max(batch_count(done, concurrency), 1))
+    delivered = c.where(has_outcome(c, "ok", "cut"))
+    tokens, guessed = tokens_in(delivered, edges)
+    failed, _ = tokens_in(c.where(has_outcome(c, *FAILED_OUTCOMES)), _edges(window, 1))
+    total = float(tokens.sum())
+    ended = (ok.done_ns >= window.start_ns) & (ok.done_ns <= window.end_ns)
+    prompt = metrics.input_tokens(ok)[ended]
+    prompt = prompt[prompt != NULL]
+    # No answer, no headline: a rate of zero beside a failed step reads as a slow server.
+    output = rate_interval(tokens, window.seconds) if total > 0 and len(ok) else None
+    return {
+        "output_throughput": output,
+        "output_throughput_failed": float(failed[0]) / window.seconds,
+        "total_throughput": output.value + int(prompt.sum()) / window.seconds if output and len(prompt) else None,
+        "request_throughput": rate_interval(completions_in(ok, edges), window.seconds),
+        "attempt_rate": attempts_in(c, window) / window.seconds,
+        "estimated_token_share": float(guessed.sum()) / total if total > 0 else 0.0,
+    }
+
+
+def _edges(window: Window, k: int) -> Floats:
+    return np.linspace(window.start_ns, window.end_ns, k + 1)
+
+
+def output_throughput_classic(ok: Columns) -> float | None:
+    """`output_throughput_classic`: Σ output_tokens / (last last_token_at - first sent_at) over measured ok requests."""
+    known = (ok.output_count != NULL) & (ok.last_token_ns != NULL) & (ok.sent_ns != NULL)
+    if not known.any():
+        return None
+    span = int(ok.last_token_ns[known].max()) - int(ok.sent_ns[known].min())
+    return int(ok.output_count[known].sum()) / (span / 1e9) if span > 0 else None
+
+
+def _latencies(ok: Columns, concurrency: int) -> dict[str, Distribution]:
+    k = batch_count(len(ok), concurrency)
+    found: dict[str, Distribution] = {}
+    for name, metric in metrics.REQUEST_METRICS.items():
+        values = metric(ok)[time_order(ok, name)]
+        found[name] = distribution(values[~np.isnan(values)], k)
+    order = time_order(ok, "e2e")
+    rank = np.empty(len(ok), dtype=np.int64)
+    rank[order] = np.arange(len(ok))
+    for name, pooled in (("itl", metrics.itl(ok)), ("inter_chunk", metrics.inter_chunk(ok))):
+        found[name] = distribution(pooled.values[np.argsort(rank[pooled.rows], kind="stable")], k)
+    return found
+
+
+def distribution(values: Floats, k: int) -> Distribution:
+    """Mean, spread and percentiles of time-ordered values in ms; `std` divides by n, as NumPy does."""
+    if len(values) == 0:
+        return Distribution(0, None, None, None, ())
+    ranked = np.sort(values)
+    found = (percentile(values, p, k, ranked) for p in PERCENTILES)
+    return Distribution(
+        n=len(values),
+        mean=mean_interval(values, k),
+        std=float(values.std()),
+        max=float(ranked[-1]),
+        percentiles=tuple(q for q in found if q is not None),
+    )
+
+
+def _mean(counts: Int64) -> float | None:
+    known = counts[counts != NULL]
+    return float(known.mean()) if len(known) else None
+
+
+def _share(part: Int64, whole: Int64) -> float | None:
+    known = whole != NULL
+    total = int(whole[known].sum())
+    return int(part[known].sum()) / total if total > 0 else None
+
+
+def _errors(c: Columns) -> tuple[tuple[str, int], ...]:
+    """What failed, most frequent first; failures of one kind and code are one entry, with the first one's words."""
+    counts: Counter[tuple[object, ...]] = Counter()
+    words: dict[tuple[object, ...], str] = {}
+    for i in np.flatnonzero(has_outcome(c, *FAILED_OUTCOMES)):
+        outcome, failure = OUTCOMES[c.outcome[i]], c.errors[i]
+        timeout = TIMEOUTS[c.timeout[i]] if c.timeout[i] != UNKNOWN else None
+        key = (outcome, timeout, failure.kind if failure else None, failure.code if failure else None)
+        counts[key] += 1
+        if key in words:
+            continue
+        if outcome == "timeout":
+            what = f"timeout {timeout or ''}".strip().replace("_", " ")
+        elif failure is None or outcome in ("empty", "incomplete"):
+            what = outcome
+        else:
+            what = failure.kind if failure.code is None else f"{failure.kind} {failure.code}"
+        message = " ".join(failure.message.split()) if failure else ""
+        words[key] = f"{what}: {message}"[:200] if message else what
+    return tuple((words[key], n) for key, n in counts.most_common())

@@ -1,0 +1,165 @@
+"""`loadgen report`: a log → what it means."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..errors import Exit, LogError, UsageError
+from .export import reader_gone
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ..log.store import Run
+    from ..records import Slo, StepSummary, Stop
+    from ..report.text import Mark
+
+EPILOG = """\
+\b
+Examples:
+  loadgen report results/20261129T134500Z-made-text
+  loadgen report results/RUN --slo ttft_p95=300ms --slo tpot_p95=40ms
+  loadgen report results/RUN --details --step 3
+  loadgen report measured-by-anyone.csv
+  loadgen report results/RUN --json | jq '.steps[] | {max_concurrency, output_throughput, p95_ttft_ms, failed}'
+  loadgen export results/RUN --format csv | loadgen report -
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.argument("path")
+@click.option("--slo", "slo_texts", multiple=True, metavar="OBJECTIVE", help="Judge by these instead of the run's own.")
+@click.option("--details", is_flag=True, help="All latencies, rates and checks of every step.")
+@click.option("--step", type=click.IntRange(min=0), metavar="N", help="Only this step, with its details.")
+@click.option("--json", "as_json", is_flag=True, help="JSON with the keys of `vllm bench serve` where it has one.")
+def report(path: str, slo_texts: tuple[str, ...], details: bool, step: int | None, as_json: bool) -> int:
+    """Say what a log means.
+
+    PATH is a run folder, its requests.jsonl, a stream written with `-o -`, a CSV with the columns request_id, start_ts,
+    first_token_ts, end_ts, input_tokens and output_tokens (seconds), or - for stdin.
+
+    With --slo the exit code is the answer: 0 a level held, 1 none did, 4 undecided.
+    """
+    import sys
+
+    from ..analysis import summarise_run
+    from ..log.codec import encode
+    from ..log.columns import columns
+    from ..log.store import open_run
+    from ..records import FAILED_OUTCOMES, OUTCOMES
+    from ..report.facts import facts_of
+    from ..report.jsonout import report_object
+    from ..report.text import render
+    from ..slo import parse_slo
+
+    asked = parse_slo(slo_texts) if slo_texts else None
+    run = open_run(path)
+    table = columns(run.records())
+    slo = asked if asked is not None else manifest_slo(run.manifest)
+    summaries = summarise_run(table, slo, run.observations)
+    marks = marks_of(run, summaries, slo, again=asked is not None)
+    if step is not None:
+        if step not in marks:
+            listed = f"it has {', '.join(map(str, marks))}" if marks else "it has none"
+            raise UsageError(f"{run.source} has no step {step}", listed)
+        summaries, marks = [s for s in summaries if s.step == step], {step: marks[step]}
+    stop = answer_again(summaries, marks) if asked is not None else run.stop if step is None else None
+    failed = [OUTCOMES.index(outcome) for outcome in FAILED_OUTCOMES]
+    facts = facts_of(
+        run.manifest,
+        source=run.source,
+        status=run.status,
+        requests=len(table),
+        failed=sum(int((table.outcome == code).sum()) for code in failed),
+        truncated_lines=run.truncated_lines,
+        is_csv=run.is_csv,
+    )
+    try:
+        if as_json:
+            sys.stdout.buffer.write(encode(report_object(facts, summaries, marks, stop, slo)))
+            sys.stdout.buffer.flush()
+        else:
+            whole = details or step is not None
+            click.echo(render(facts, summaries, marks, stop, slo, details=whole), nl=False)
+    except BrokenPipeError:
+        reader_gone()
+    return Exit.DONE if asked is None else _exit(marks)
+
+
+def manifest_slo(manifest: Mapping[str, Any] | None) -> Slo:
+    """The objectives a run was made with: the manifest's `slo`, its objectives as they were typed."""
+    from dataclasses import replace
+
+    from ..records import Slo
+    from ..slo import parse_slo
+
+    found = (manifest or {}).get("slo")
+    try:
+        if not isinstance(found, dict) or not found.get("objectives"):
+            return Slo()
+        slo = parse_slo([str(text) for text in found["objectives"]])
+        return replace(slo, attainment=float(found.get("attainment", slo.attainment)))
+    except (TypeError, ValueError, UsageError) as error:
+        raise LogError(f"the manifest's objectives cannot be read: {error}", "give them again with --slo") from error
+
+
+def marks_of(run: Run, summaries: Sequence[StepSummary], slo: Slo, *, again: bool) -> dict[int, Mark]:
+    """The verdict of each step: the one that the run itself came to, else judged from the records."""
+    from ..log.codec import decode_levels
+    from ..report.text import Mark
+    from ..search.verdict import judge
+
+    manifest = run.manifest or {}
+    plan = manifest.get("plan")
+    rate = plan.get("max_error_rate") if isinstance(plan, dict) else None
+    written = {} if again else decode_levels(manifest.get("levels"))
+    marks = {}
+    for i, summary in enumerate(summaries):
+        if summary.step in written:
+            marks[summary.step] = Mark(*written[summary.step])
+            continue
+        level = judge(
+            summary,
+            slo,
+            max_error_rate=float(rate) if isinstance(rate, int | float) else 0.01,
+            baseline=i == 0 and len(summaries) > 1,
+        )
+        marks[summary.step] = Mark(level.verdict, level.broke)
+    return marks
+
+
+def answer_again(summaries: Sequence[StepSummary], marks: Mapping[int, Mark]) -> Stop | None:
+    """What the measured levels say under other objectives; of a level measured twice the later step counts."""
+    from ..records import Stop
+
+    last = {s.concurrency: (s, marks[s.step]) for s in summaries}
+    if not last:
+        return None
+    broke = min((c for c, (_, mark) in last.items() if mark.verdict == "fail"), default=None)
+    held = max(
+        (c for c, (_, mark) in last.items() if mark.verdict == "pass" and (broke is None or c < broke)), default=None
+    )
+    names = " ".join(last[broke][1].broke) if broke is not None else ""
+    if held is not None and broke is not None:
+        sentence = f"{_load(held)} hold, {broke:,} do not ({names})"
+    elif held is not None:
+        sentence = f"{_load(held)} hold" + (", and no other level measured is proven to break" if len(last) > 1 else "")
+    elif broke is not None:
+        sentence = f"no measured level holds: {_load(broke)} break {names}"
+    else:
+        sentence = "undecided: no measured level is proven to hold or to break; measure longer"
+    peak = max((s.output_throughput for s in summaries if s.output_throughput), key=lambda e: e.value, default=None)
+    return Stop(f"slo:{last[broke][1].broke[0]}" if broke is not None else "max_level", held, broke, peak, sentence)
+
+
+def _load(concurrency: int) -> str:
+    return f"{concurrency:,} concurrent requests" if concurrency else "these requests"  # a CSV may not tell
+
+
+def _exit(marks: Mapping[int, Mark]) -> Exit:
+    verdicts = {mark.verdict for mark in marks.values()}
+    if "pass" in verdicts:
+        return Exit.DONE
+    return Exit.NO if "fail" in verdicts else Exit.UNDECIDED

@@ -1,0 +1,52 @@
+"""`loadgen sweep`: raise the load until it stops paying or an objective breaks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from .options import shared
+from .values import Levels
+
+EPILOG = """\
+\b
+Examples:
+  loadgen sweep http://localhost:8000 --slo ttft_p95=500ms --slo tpot_p95=50ms
+  loadgen sweep http://localhost:8000 --levels 1,8,64 --input-len 1000 --output-len 200 --effort quick
+  loadgen sweep https://llm.example.com/v1 --api-key-file key --max-time 20m --max-tokens 5M
+  loadgen sweep --simulate --slo ttft_p95=200ms
+  loadgen sweep http://localhost:8000 --json | jq .answer
+  loadgen sweep http://localhost:8000 -o - | loadgen report -
+
+\b
+Exit: 0 a level held, 1 none did, 3 the server cannot be measured, 4 undecided, 130 interrupted (the log is kept).
+"""
+
+# A minute's demonstration on the embedded simulator: a short shape, and objectives that break past its batch limit.
+DEMO = {"input_len": "64", "output_len": "32", "effort": "quick", "slo": ("ttft_p95=250ms", "tpot_p95=50ms")}
+DEMO_LEVELS = (1, 4, 8, 16, 32)
+
+
+@click.command(epilog=EPILOG)
+@shared
+@click.option("--start", type=click.IntRange(min=1), default=1, show_default=True, help="Concurrency to start at.")
+@click.option(
+    "--factor", type=click.FloatRange(min=1, min_open=True), default=2.0, show_default=True, help="Raise by this."
+)
+@click.option("--max-level", type=click.IntRange(min=1), default=256, show_default=True, help="Go no higher.")
+@click.option("--levels", type=Levels(), metavar="N,N,…", help="Measure exactly these instead.")
+@click.option("--demo", is_flag=True, help="With --simulate: a whole sweep in about a minute.")
+def sweep(start: int, factor: float, max_level: int, levels: tuple[int, ...] | None, demo: bool, **flags: Any) -> int:
+    """Raise the load step by step until throughput stops growing or an objective breaks.
+
+    URL is any form of the server's address. Each step holds a number of requests in flight; the answer is the highest
+    number that held every objective, and the lowest that did not.
+    """
+    from ..search.sweep import SweepPlan
+    from .measure import measure
+
+    if demo:
+        flags.update({name: value for name, value in DEMO.items() if not flags[name] or name == "effort"})
+    plan = SweepPlan(start=start, factor=factor, max_level=max_level, levels=levels, has_slo=bool(flags["slo"]))
+    return measure("sweep", plan, flags)

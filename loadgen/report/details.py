@@ -1,0 +1,156 @@
+"""All there is to say of one step, as a block of text. Pure."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+
+from ..records import Distribution, Percentile, StepSummary
+from .numbers import NONE, clean, decimals, number, percent, plural, with_error
+
+_LATENCIES = (
+    ("ttft", "TTFT"),
+    ("ttfc", "time to first content"),
+    ("tpot", "TPOT"),
+    ("itl", "ITL"),
+    ("inter_chunk", "inter-chunk gap"),
+    ("e2e", "E2E"),
+    ("ttft_scheduled", "TTFT from schedule"),
+    ("e2e_scheduled", "E2E from schedule"),
+    ("dispatch_lag", "dispatch lag"),
+)
+_POINTS = (50.0, 90.0, 95.0, 99.0)
+
+
+def step_details(summary: StepSummary, *, in_seconds: bool = False) -> list[str]:
+    """Latencies, throughputs, tokens and checks of one step; `in_seconds`: in the unit of an imported CSV."""
+    return [_title(summary), *_latency_table(summary, in_seconds), *_figures(summary)]
+
+
+def _title(summary: StepSummary) -> str:
+    parts = [f"step {summary.step}"]
+    if summary.concurrency:
+        parts.append(f"{summary.concurrency:,} concurrent")
+    if summary.concurrency_mean is not None and summary.concurrency_peak is not None:
+        parts.append(
+            f"observed {number(summary.concurrency_mean)} in the mean, {summary.concurrency_peak:,} at the peak"
+        )
+    others = {k: n for k, n in summary.requests.items() if k != "ok"}
+    counts = [f"{summary.requests.get('ok', 0):,} ok", f"{summary.failed:,} failed"]
+    counts += [f"{n:,} {name}" for name, n in others.items() if name in ("cut", "cancelled")]
+    parts.append(", ".join(counts))
+    if summary.window is not None:
+        parts.append(f"window {number(summary.window.seconds)} s")
+    if summary.ended != "complete":
+        parts.append(f"ended by {summary.ended}")
+    return " · ".join(parts)
+
+
+def _latency_table(summary: StepSummary, in_seconds: bool) -> list[str]:
+    rows = [(label, summary.latency[key]) for key, label in _LATENCIES if _worth(summary, key)]
+    if not rows:
+        return []
+    unit = "s" if in_seconds else "ms"
+    head = "".join(f"p{p:g}".rjust(10) for p in _POINTS) + "mean".rjust(17) + "std".rjust(10) + "max".rjust(10)
+    lines = [f"  {'latency in ' + unit:<24}{head}{'n':>9}"]
+    for label, found in rows:
+        marked = label + (" (estimated)" if label == "ITL" and summary.estimated_itl else "")
+        lines.append(f"  {marked:<24}{_latency_row(found, in_seconds)}{found.n:>9,}")
+    weak = sorted({p.p for _, d in rows for p in d.percentiles if not p.established})
+    if weak:
+        names = ", ".join(f"p{p:g}" for p in weak)
+        lines.append(f"  * not established: too few independent requests for a 95 % interval of {names}")
+    return lines
+
+
+def _worth(summary: StepSummary, key: str) -> bool:
+    """Is there anything to show that the line above does not say already?"""
+    found = summary.latency.get(key)
+    if found is None or found.n == 0 or (key == "dispatch_lag" and found.max == 0):
+        return False
+    twin = {"ttfc": "ttft", "ttft_scheduled": "ttft", "e2e_scheduled": "e2e", "inter_chunk": "itl"}.get(key)
+    other = summary.latency.get(twin) if twin else None
+    return other is None or (other.n, other.mean, other.max) != (found.n, found.mean, found.max)
+
+
+def _latency_row(found: Distribution, in_seconds: bool) -> str:
+    # One scale a row, so that its figures can be compared at sight: three significant digits of the median.
+    median = found.at(50.0)
+    scale = 1e-3 if in_seconds else 1.0
+    base = (median.value if median else found.max or 1.0) * scale
+    places = min(decimals(base), 6) if base else 3
+    if in_seconds:
+        places = max(places, 3)
+
+    def show(value: float | None) -> str:
+        return NONE if value is None else f"{value * scale:,.{places}f}"
+
+    def point(q: Percentile | None) -> str:
+        return NONE + " " if q is None else show(q.value) + (" " if q.established else "*")
+
+    mean = show(found.mean.value if found.mean else None)
+    if found.mean and found.mean.high is not None:
+        mean += f" ±{show(found.mean.high - found.mean.value)}"
+    points = "".join(point(found.at(p)).rjust(10) for p in _POINTS)
+    return points + mean.rjust(17) + show(found.std).rjust(10) + show(found.max).rjust(10)
+
+
+def _figures(summary: StepSummary) -> list[str]:
+    lines: list[tuple[str, str]] = []
+    classic = summary.output_throughput_classic
+    output = []
+    if summary.output_throughput:
+        share = summary.estimated_token_share
+        by = f", {percent(share)} of it by estimate" if share > 0.0005 else ""
+        output.append(f"{with_error(summary.output_throughput, 4)} tokens/s in the window{by}")
+    if classic is not None:
+        tokens = (summary.output_tokens_mean or 0.0) * summary.requests.get("ok", 0)
+        output.append(f"{number(classic, 4)} tokens/s (classic, over {number(tokens / classic)} s)")
+    if summary.output_throughput_failed:
+        output.append(f"failed requests: {number(summary.output_throughput_failed)} tokens/s more")
+    lines.append(("output", " · ".join(output)))
+    total = f"{number(summary.total_throughput, 4)} tokens/s" if summary.total_throughput else ""
+    lines.append(("input + output", total))
+    requests = []
+    if summary.request_throughput:
+        requests.append(f"{with_error(summary.request_throughput)} requests/s completed")
+    if summary.attempt_rate is not None:
+        requests.append(f"{number(summary.attempt_rate)} requests/s attempted")
+    requests.append(f"{summary.failed:,} of {summary.judged:,} failed")
+    lines.append(("requests", " · ".join(requests)))
+    lines.append(("lengths", _lengths(summary)))
+    good = [f"{number(summary.goodput)} requests/s"] if summary.goodput is not None else []
+    if summary.attainment:
+        met = summary.attainment
+        interval = f" [{percent(met.low)}, {percent(met.high)}]" if met.low is not None else ""
+        good.append(f"attainment {percent(met.value)}{interval} of {plural(summary.judged, 'request')}")
+    lines.append(("goodput", " · ".join(good)))
+    for i, check in enumerate(summary.objectives):
+        seen = f"{percent(check.exceedance.value)} beyond" if check.exceedance else "no sample"
+        if check.exceedance and check.exceedance.low is not None:
+            seen += f" [{percent(check.exceedance.low)}, {percent(check.exceedance.high)}]"
+        value = f", at {number(check.value_ms)} ms" if check.value_ms is not None else ""
+        if check.value_ms is not None and math.isinf(check.value_ms):
+            value = ", reached by failures"
+        text = f"{check.objective}: {seen}, {percent(check.allowed)} allowed{value}, n {check.n:,} → {check.verdict}"
+        lines.append(("" if i else "objectives", text))
+    if summary.littles_law_residual is not None:
+        lines.append(("Little's law", f"in flight against residence {100 * summary.littles_law_residual:+.2f} %"))
+    lines.append(("flags", ", ".join(f"{name} {n:,}" for name, n in summary.flags.items())))
+    return [part for label, text in lines if text for part in _wrapped(label, text)]
+
+
+def _wrapped(label: str, text: str) -> list[str]:
+    first, rest = f"  {label:<16}", " " * 18
+    return textwrap.wrap(clean(text), 120, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False)
+
+
+def _lengths(summary: StepSummary) -> str:
+    parts = []
+    if summary.input_tokens_mean is not None:
+        cached = f" ({percent(summary.cached_share)} cached)" if summary.cached_share is not None else ""
+        parts.append(f"in {number(summary.input_tokens_mean)}{cached}")
+    if summary.output_tokens_mean is not None:
+        asked = f" of {number(summary.output_asked_mean)} asked for" if summary.output_asked_mean is not None else ""
+        parts.append(f"out {number(summary.output_tokens_mean)}{asked}")
+    return " · ".join(parts) + " tokens in the mean" if parts else ""

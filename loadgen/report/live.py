@@ -1,0 +1,224 @@
+"""What is shown while a run goes, on stderr: a live display on a terminal, else one line a step.
+
+The display is drawn a few times a second from numbers kept here; a request's end costs a few additions and no
+formatting, so that showing the load does not disturb it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from statistics import median
+from typing import TYPE_CHECKING, Protocol
+
+from ..records import LevelResult, Record, ServerFacts, Slo, StepSummary
+from .facts import RunFacts
+from .numbers import clean, number
+from .text import WIDTH, Mark, head, line, table_head, table_row
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+BARS = "▁▂▃▄▅▆▇█"
+RECENT = 256  # requests behind the TTFT and TPOT shown so far
+REFRESH_HZ = 4
+
+
+class Step(Protocol):
+    """A step as it runs: the driver's own counters, read when the display is drawn."""
+
+    step: int
+    concurrency: int
+    in_flight: int
+    failed: int
+    completed: int
+    measured_done: int
+
+    @property
+    def phase(self) -> str: ...
+    @property
+    def window_s(self) -> float: ...
+
+
+class Opened(Protocol):
+    """What is known before the load."""
+
+    @property
+    def target(self) -> str: ...
+    @property
+    def facts(self) -> ServerFacts: ...
+    @property
+    def workload(self) -> str: ...
+    @property
+    def clock(self) -> str: ...
+    @property
+    def notes(self) -> tuple[str, ...]: ...
+    @property
+    def plan(self) -> str: ...
+    @property
+    def seconds(self) -> float: ...
+
+
+class Lines:
+    """A line for each thing that happens: for logs, pipes and `2> file`."""
+
+    def __init__(self, slo: Slo, write: Callable[[str], None]) -> None:
+        self.slo = slo
+        self._write = write
+        self._waiting = ""
+
+    def waiting(self, what: str) -> None:
+        if what != self._waiting:
+            self._waiting = what
+            self._write(f"… {clean(what)}")
+
+    def opened(self, opening: Opened) -> None:
+        facts = RunFacts(
+            "", target=opening.target, server=opening.facts, workload=opening.workload, clock=opening.clock
+        )
+        lines = [*head(facts), *line("plan", opening.plan)]
+        for i, note in enumerate(opening.notes):
+            lines += line("" if i else "note", note)
+        for text in [*lines, "", table_head(self.slo)]:
+            self._write(text)
+
+    def step_started(self, progress: Step, why: str, share: Callable[[], float]) -> None:
+        pass
+
+    def request_ended(self, record: Record) -> None:
+        pass
+
+    def step_ended(self, summary: StepSummary, level: LevelResult) -> None:
+        self._write(table_row(summary, Mark(level.verdict, level.broke), self.slo))
+
+    def signalled(self, what: str) -> None:
+        self._write(what)
+
+    def close(self) -> None:
+        pass
+
+
+class Terminal(Lines):
+    """The same lines, and below them the step that runs: drawn over, and gone at the end."""
+
+    def __init__(self, slo: Slo, console: Console) -> None:
+        from rich.live import Live
+
+        super().__init__(slo, lambda text: console.print(text, markup=False, highlight=False, soft_wrap=True))
+        self._step: Step | None = None
+        self._why = ""
+        self._share: Callable[[], float] = lambda: 0.0
+        self._end = 0.0
+        self._started = 0.0
+        self._tokens = 0
+        self._ttft: deque[float] = deque(maxlen=RECENT)
+        self._tpot: deque[float] = deque(maxlen=RECENT)
+        self._curve: list[tuple[int, float]] = []
+        self._note = ""
+        self._live = Live(
+            console=console,
+            get_renderable=self._draw,
+            refresh_per_second=REFRESH_HZ,
+            transient=True,
+            redirect_stdout=False,
+        )
+        self._live.start()
+
+    def waiting(self, what: str) -> None:
+        self._note = clean(what)
+
+    def opened(self, opening: Opened) -> None:
+        self._note = ""
+        self._end = time.monotonic() + opening.seconds
+        super().opened(opening)
+
+    def step_started(self, progress: Step, why: str, share: Callable[[], float]) -> None:
+        self._step, self._why, self._share = progress, why, share
+        self._started, self._tokens = time.monotonic(), 0
+        self._ttft.clear()
+        self._tpot.clear()
+
+    def request_ended(self, record: Record) -> None:
+        count = record.output_tokens.count or 0
+        self._tokens += count
+        if record.outcome != "ok" or record.first_token_ns is None or record.sent_ns is None:
+            return
+        self._ttft.append((record.first_token_ns - record.sent_ns) / 1e6)
+        later = count - (record.first_event_tokens or 1)
+        if later > 0 and record.last_token_ns is not None:
+            self._tpot.append((record.last_token_ns - record.first_token_ns) / 1e6 / later)
+
+    def step_ended(self, summary: StepSummary, level: LevelResult) -> None:
+        self._step = None
+        if summary.output_throughput is not None:
+            self._curve.append((summary.concurrency, summary.output_throughput.value))
+        super().step_ended(summary, level)
+
+    def signalled(self, what: str) -> None:
+        self._note = what
+
+    def close(self) -> None:
+        self._live.stop()
+
+    def _draw(self) -> Text:
+        from rich.text import Text
+
+        lines = [self._note] if self._note else []
+        step = self._step
+        if step is not None:
+            lines += step_lines(
+                step,
+                self._why,
+                self._share(),
+                tokens_per_s=self._tokens / max(1e-3, time.monotonic() - self._started),
+                ttft_ms=list(self._ttft),
+                tpot_ms=list(self._tpot),
+                left_s=self._end - time.monotonic(),
+            )
+        if self._curve:
+            lines.append(curve(self._curve))
+        return Text("\n".join(text[:WIDTH] for text in lines), overflow="ellipsis", no_wrap=True)
+
+
+def step_lines(
+    step: Step,
+    why: str,
+    share: float,
+    *,
+    tokens_per_s: float,
+    ttft_ms: list[float],
+    tpot_ms: list[float],
+    left_s: float,
+) -> list[str]:
+    """The running step in two lines of plain text."""
+    share = max(0.0, min(1.0, share))
+    bar = ("━" * round(share * 20)).ljust(20, "─")
+    phase = {"warmup": "warming up", "measured": "measuring", "filler": "following the sample to its end"}[step.phase]
+    asked = f"{step.concurrency:,} in flight asked, {step.in_flight:,} now"
+    ttft = number(median(ttft_ms) if ttft_ms else None)
+    tpot = number(median(tpot_ms) if tpot_ms else None)
+    rates = f"{number(tokens_per_s)} tokens/s · TTFT {ttft} ms · TPOT {tpot} ms"
+    return [
+        f"step {step.step} · {asked} · {bar} {share:4.0%} · {phase}" + (f" · {why}" if why else ""),
+        f"  {rates} · {step.completed:,} done, {step.failed:,} failed · at most {duration(left_s)} left",
+    ]
+
+
+def curve(points: list[tuple[int, float]]) -> str:
+    """Throughput against concurrency as a line of bars, in order of concurrency."""
+    latest = sorted(dict(points).items())
+    highest = max(value for _, value in latest) or 1.0
+    bars = "".join(BARS[min(7, int(value / highest * 7.999))] for _, value in latest)
+    return f"  tokens/s by concurrency  {bars}  {latest[0][0]:,}…{latest[-1][0]:,}, highest {number(highest)}"
+
+
+def duration(seconds: float) -> str:
+    """45 s, 3 min 20 s, 1 h 05 min."""
+    whole = max(0, round(seconds))
+    if whole < 120:
+        return f"{whole} s"
+    if whole < 7200:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"

@@ -1,0 +1,18 @@
+"""One run: preflight, announcement, steps, signals, manifest."""
+
+from __future__ import annotations
+
+from .config import Budgets, Finished, Nobody, Opening, RunConfig, Watcher, WorkloadChoice
+from .run import dry_run, execute
+
+__all__ = [
+    "Budgets",
+    "Finished",
+    "Nobody",
+    "Opening",
+    "RunConfig",
+    "Watcher",
+    "WorkloadChoice",
+    "dry_run",
+    "execute",
+]

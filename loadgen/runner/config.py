@@ -1,0 +1,126 @@
+"""What a run is asked to do: the values behind the flags, and who watches it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from ..client.driver import Progress
+from ..client.exchange import Timeouts
+from ..client.transport import Access
+from ..records import LevelResult, Record, ServerFacts, Slo, StepSummary, Stop
+from ..search.sweep import SweepPlan
+
+
+@dataclass(frozen=True, slots=True)
+class Budgets:
+    """The user's own limits on the whole run; None leaves it to the forecast, which is announced and kept."""
+
+    max_time_s: float | None = None
+    max_requests: int | None = None
+    max_tokens: int | None = None
+    max_cost: float | None = None
+    price: tuple[float, float] | None = None  # per million input and output tokens
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadChoice:
+    """Which requests are sent: a shape, or a file of prompts."""
+
+    input_len: str | None = None
+    output_len: str | None = None
+    prompts: str | None = None
+    seed: int | None = None
+    same_text: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RunConfig:
+    """Everything a run needs to know. `command` is the command line with secrets removed."""
+
+    verb: Literal["run", "sweep"]
+    url: str
+    endpoint: str | None = None
+    model: str | None = None
+    workload: WorkloadChoice = field(default_factory=WorkloadChoice)
+    plan: SweepPlan = field(default_factory=SweepPlan)
+    slo: Slo = field(default_factory=Slo)
+    effort: str = "normal"
+    requests: int | None = None
+    duration_s: float | None = None
+    budgets: Budgets = field(default_factory=Budgets)
+    max_error_rate: float = 0.01
+    warmup: int | None = None  # None: one wave at the step's concurrency
+    timeouts: Timeouts = field(default_factory=Timeouts)
+    access: Access = field(default_factory=Access)
+    wait_ready_s: float | None = None
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+    extra_body: Mapping[str, Any] = field(default_factory=dict)
+    force_length: bool = True
+    describe: Mapping[str, str] = field(default_factory=dict)
+    token_log: bool = True
+    drain_s: float = 30.0
+    output: str = "results"
+    simulator: Mapping[str, Any] | None = None
+    command: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What is known once preflight has passed, before any load: the top of the screen."""
+
+    target: str
+    facts: ServerFacts
+    workload: str
+    clock: str
+    plan: str  # what may be sent at the most, in one line
+    seconds: float  # the longest the run may take
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """What a run came to."""
+
+    where: str
+    status: Literal["complete", "interrupted", "failed"]
+    exit_code: int
+    stop: Stop
+    summaries: tuple[StepSummary, ...]
+    levels: tuple[LevelResult, ...]
+    outcomes: Mapping[str, int]  # of every request sent, preflight included
+    manifest: Mapping[str, Any]
+
+
+class Watcher(Protocol):
+    """Who is told as a run goes: the live display, a test, or nobody. Calls are cheap and never block."""
+
+    def waiting(self, what: str) -> None: ...
+    def opened(self, opening: Opening) -> None: ...
+    def step_started(self, progress: Progress, why: str, share: Callable[[], float]) -> None: ...
+    def request_ended(self, record: Record) -> None: ...
+    def step_ended(self, summary: StepSummary, level: LevelResult) -> None: ...
+    def signalled(self, what: str) -> None: ...
+
+
+class Nobody:
+    """A watcher that does not look."""
+
+    def waiting(self, what: str) -> None:
+        pass
+
+    def opened(self, opening: Opening) -> None:
+        pass
+
+    def step_started(self, progress: Progress, why: str, share: Callable[[], float]) -> None:
+        pass
+
+    def request_ended(self, record: Record) -> None:
+        pass
+
+    def step_ended(self, summary: StepSummary, level: LevelResult) -> None:
+        pass
+
+    def signalled(self, what: str) -> None:
+        pass

@@ -1,0 +1,62 @@
+"""This machine: what it is, and whether its limits allow the load."""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from .. import __version__
+from ..errors import UsageError
+
+# What the process itself needs beside one descriptor a connection: log files, event loop, terminal, resolver.
+SPARE_DESCRIPTORS = 64
+PACKAGES = ("httpx", "httpcore", "h11", "anyio", "numpy", "orjson", "scipy")
+
+
+def raise_descriptor_limit(connections: int) -> int:
+    """Raise the soft limit of open files to what `connections` need, up to the hard limit; returns the limit in force.
+
+    Raises UsageError when the hard limit is too low: a step that silently ran with fewer would be a lie.
+    """
+    need = connections + SPARE_DESCRIPTORS
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < need:
+        wanted = need if hard == resource.RLIM_INFINITY else min(need, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        soft = wanted
+    if soft != resource.RLIM_INFINITY and soft < need:
+        raise UsageError(
+            f"{connections} connections need {need} open files, but this process may have {soft} at most",
+            f"raise the limit (ulimit -Hn {need} as root) or stay below {max(1, soft - SPARE_DESCRIPTORS)} in flight",
+        )
+    return -1 if soft == resource.RLIM_INFINITY else soft
+
+
+def facts() -> dict[str, Any]:
+    """The machine and the versions that made the figures; nothing that names a person."""
+    versions: dict[str, str | None] = {}
+    for name in PACKAGES:
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:
+            versions[name] = None
+    try:
+        usable = len(os.sched_getaffinity(0))
+    except AttributeError:
+        usable = os.cpu_count() or 1
+    return {
+        "loadgen": __version__,
+        "python": platform.python_version(),
+        "implementation": sys.implementation.name,
+        "packages": versions,
+        "system": platform.system(),
+        "release": platform.release(),
+        "machine": platform.machine(),
+        "cpus": os.cpu_count(),
+        "cpus_usable": usable,
+        "open_files": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+    }

@@ -1,0 +1,125 @@
+"""What a run folder says of its run: enough to repeat it, nothing secret. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from ..analysis import DEFINITIONS
+from ..analysis import VERSION as DEFINITIONS_VERSION
+from ..client.preflight import Prepared
+from ..log.codec import stop_object
+from ..records import SCHEMA_VERSION, LevelResult, Stop
+from ..search.effort import Forecast, StepRule
+from ..workload.plain import PlainWorkload
+from . import host
+from .config import RunConfig
+
+
+def opening_manifest(
+    config: RunConfig,
+    prepared: Prepared,
+    workload: PlainWorkload,
+    *,
+    seed: int,
+    nonce: str,
+    started_epoch_ns: int,
+    forecast: Forecast,
+    rule: StepRule,
+) -> dict[str, Any]:
+    """The manifest as it stands before the first step: status `running`."""
+    facts = prepared.facts
+    options = prepared.options
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "status": "running",
+        "verb": config.verb,
+        "command": list(config.command),
+        "started_epoch_ns": started_epoch_ns,
+        "clock": {"source": "user", "unit": "ns", "zero": "the run's start, CLOCK_MONOTONIC"},
+        "transport": "httpx",
+        "definitions": {"version": DEFINITIONS_VERSION, "ids": DEFINITIONS},
+        "target": {
+            "url": prepared.target.display(),
+            "endpoint": prepared.target.endpoint,
+            "access": config.access.redacted(),
+        },
+        "server": {
+            "kind": facts.kind,
+            "version": facts.version,
+            "model": facts.model,
+            "context_length": facts.context_length,
+            "forced_length": facts.forced_length,
+            "usage": facts.usage,
+            "continuous_usage": facts.continuous_usage,
+            "overhead_tokens": facts.overhead_tokens,
+            "tokens_per_word": facts.tokens_per_word,
+            "observed_output_tokens": facts.observed_output_tokens,
+            "flags": dict(facts.flags),
+            "warnings": list(facts.warnings),
+        },
+        "request": {
+            "usage": options.usage,
+            "continuous_usage": options.continuous_usage,
+            "force_length": options.force_length,
+            "temperature": _sent(options.temperature),
+            "top_p": _sent(options.top_p),
+            "extra_body": dict(options.extra_body),
+        },
+        "workload": {
+            **workload.manifest(),
+            "text": workload.describe(),
+            "seed": seed,
+            "nonce": nonce,
+            "same_text": config.workload.same_text,
+            "input_deviation": prepared.deviation,
+        },
+        "plan": {
+            **asdict(config.plan),
+            "effort": config.effort,
+            "step": asdict(rule),
+            "warmup": config.warmup,
+            "drain_s": config.drain_s,
+            "max_error_rate": config.max_error_rate,
+        },
+        "slo": {
+            "objectives": [objective.text for objective in config.slo.objectives],
+            "attainment": config.slo.attainment,
+        },
+        "budgets": {**asdict(config.budgets), "announced": asdict(forecast)},
+        "timeouts_s": asdict(config.timeouts),
+        "describe": dict(config.describe),
+        "simulator": config.simulator,
+        "host": host.facts(),
+        "notes": [*prepared.notes, *facts.warnings],
+    }
+
+
+def closing_manifest(
+    opening: Mapping[str, Any],
+    *,
+    status: str,
+    stop: Stop,
+    levels: Sequence[tuple[int, LevelResult]],
+    seconds: float,
+    exit_code: int,
+    error: str | None = None,
+) -> dict[str, Any]:
+    """The manifest at the end. `levels` are (step number, result); `error` is set where a fault ended the run."""
+    return {
+        **opening,
+        "status": status,
+        "stop": stop_object(stop),
+        "levels": [
+            {"step": step, "concurrency": level.concurrency, "verdict": level.verdict, "broke": list(level.broke)}
+            for step, level in levels
+        ],
+        "duration_s": seconds,
+        "exit_code": exit_code,
+        "error": error,
+    }
+
+
+def _sent(value: float | None) -> float | str:
+    return "server default" if value is None else value

@@ -1,0 +1,459 @@
+"""One run from its address to its answer. Read `execute` as a table of contents.
+
+Nothing is lost on the way: a record is on disk before its slot is refilled, a step's line before the next step starts,
+and the manifest says `running` until it says how it ended.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import secrets
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, Literal
+
+import anyio
+import anyio.abc
+import httpx
+import orjson
+
+from ..analysis import summarise
+from ..client.dialects import DIALECTS
+from ..client.dialects.base import Dialect, RequestOptions
+from ..client.driver import Budget, Control, Progress, StepPlan, run_step
+from ..client.exchange import HttpxSender
+from ..client.preflight import Prepared, preflight, shape_prompt, wait_ready
+from ..client.remedies import PreflightError
+from ..client.target import Target, resolve
+from ..client.transport import open_client
+from ..errors import Exit, LoadgenError, UsageError
+from ..log.columns import columns
+from ..log.store import RunFolder, Sink, StreamLog
+from ..records import FAILED_OUTCOMES, LevelResult, NextLevel, Prompt, Record, StepSummary, Stop
+from ..search.effort import baseline_rule, forecast, step_rule
+from ..search.sweep import decide
+from ..search.verdict import judge
+from ..workload.plain import PlainWorkload, plain_workload
+from . import host
+from .config import Finished, Nobody, Opening, RunConfig, Watcher
+from .manifest import closing_manifest, opening_manifest
+
+PREFLIGHT_CONNECTIONS = 4
+CLOCK = "user stamps, taken as each read returns"
+
+
+async def execute(config: RunConfig, watcher: Watcher | None = None) -> Finished:
+    """Run to the end and return what it came to. Raises LoadgenError where there is nothing to report."""
+    run = _Run(config, watcher or Nobody())
+    ended: Finished | LoadgenError
+    async with anyio.create_task_group() as group:
+        await group.start(_listen, run)
+        try:
+            prepared = await run.prepare()
+            run.announce(prepared)
+            ended = await run.measure(prepared)
+        except LoadgenError as error:  # carried out of the group, which would wrap it
+            ended = error
+        group.cancel_scope.cancel()
+    if isinstance(ended, LoadgenError):
+        raise ended
+    return ended
+
+
+async def _listen(run: _Run, *, task_status: anyio.abc.TaskStatus[None]) -> None:
+    """First Ctrl-C stops sending and drains, the second quits at once; SIGTERM quits at once, as its sender waits."""
+    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as received:
+        task_status.started()
+        async for number in received:
+            again = run.interrupted is not None
+            run.interrupted = signal.Signals(number)
+            run.preparing.cancel()
+            if number == signal.SIGTERM or again:
+                run.watcher.signalled("quitting: what is in flight is dropped")
+                run.control.quit()
+            else:
+                run.watcher.signalled("draining: nothing more is sent; Ctrl-C again quits at once")
+                run.control.drain()
+
+
+class _Run:
+    def __init__(self, config: RunConfig, watcher: Watcher) -> None:
+        self.config = config
+        self.watcher = watcher
+        self.target = resolve(config.url, config.endpoint)
+        self.dialect = DIALECTS[self.target.endpoint]
+        choice = config.workload
+        self.workload = _workload(config)
+        self.seed = choice.seed if choice.seed is not None else random.randrange(1 << 32)
+        self.nonce = secrets.token_hex(4)
+        self.started_epoch_ns = time.time_ns()
+        self.zero_ns = time.monotonic_ns()
+        self.control = Control()
+        self.preparing = anyio.CancelScope()
+        self.interrupted: signal.Signals | None = None
+        self.fault: LoadgenError | None = None
+        self.unlogged: list[Record] = []
+        self.outcomes: Counter[str] = Counter()
+        self.sink: Sink | None = None
+        self.manifest: dict[str, Any] = {}
+        self.levels: list[tuple[int, LevelResult]] = []
+        self.summaries: list[StepSummary] = []
+        self.rule = step_rule(config.effort, config.slo, requests=config.requests, duration=config.duration_s)
+        self.budget = _budget(config)
+        self.request_s = 0.0
+        host.raise_descriptor_limit(max(self._planned_levels()))
+
+    # --- before any load --------------------------------------------------------------------------------------------
+
+    async def prepare(self) -> Prepared:
+        """Preflight, with its requests already in the log. Raises TargetError, in one sentence, where it fails."""
+        config = self.config
+        options = RequestOptions(
+            model=config.model or "",
+            force_length=config.force_length,
+            temperature=config.sampling.get("temperature"),
+            top_p=config.sampling.get("top_p"),
+            extra_body=config.extra_body,
+        )
+        ids = itertools.count(1)
+        async with self._client(PREFLIGHT_CONNECTIONS) as client:
+
+            async def attempt() -> Prepared:
+                return await preflight(
+                    self.target,
+                    self.dialect,
+                    options,
+                    self.workload,
+                    client=client,
+                    make_sender=lambda chosen, dialect: _Logged(self, self._sender(client, dialect, chosen)),
+                    nonce=self.nonce,
+                    ids=ids,
+                )
+
+            def not_ready(error: PreflightError, pause_s: float) -> None:
+                self.watcher.waiting(f"not ready: {error.message}; again in {pause_s:.1f} s")
+
+            self.watcher.waiting(f"preflight of {self.target.display()}")
+            try:
+                with self.preparing:
+                    if config.wait_ready_s is None:
+                        return await attempt()
+                    return await wait_ready(attempt, config.wait_ready_s, not_ready)
+            except LoadgenError as error:
+                self._failed(error)
+                raise
+        stopped = _InterruptedError(self.interrupted)
+        self._failed(stopped)
+        raise stopped
+
+    def announce(self, prepared: Prepared) -> None:
+        """Say what may be sent, and write it down, before anything is."""
+        config, facts = self.config, prepared.facts
+        last = prepared.records[-1]
+        request_s = max(0.01, (last.done_ns - (last.sent_ns or last.scheduled_ns)) / 1e9)
+        outputs = facts.observed_output_tokens if facts.forced_length is False else self.workload.mean_output_tokens
+        inputs = last.input_tokens.server or self.workload.max_input_tokens or 0
+        levels = self._planned_levels()
+        expected = forecast(
+            levels,
+            self.rule,
+            extra_steps=(config.plan.refine + 2) if config.verb == "sweep" and config.slo else 0,
+            warmup=config.warmup,
+            tokens_per_request=inputs + (outputs or last.output_tokens.count or 0),
+            drain_s=config.drain_s,
+            request_s=request_s,
+        )
+        requests, tokens, seconds = self.budget.tighten(expected.requests, expected.tokens, expected.seconds)
+        expected = replace(expected, requests=requests, tokens=tokens, seconds=seconds)
+        self.request_s = request_s
+        self.manifest = opening_manifest(
+            config,
+            prepared,
+            self.workload,
+            seed=self.seed,
+            nonce=self.nonce,
+            started_epoch_ns=self.started_epoch_ns,
+            forecast=expected,
+            rule=self.rule,
+        )
+        self._log().write_manifest(self.manifest)
+        self.watcher.opened(
+            Opening(
+                target=prepared.target.display(),
+                facts=facts,
+                workload=f"{self.workload.describe()} · seed {self.seed}",
+                clock=CLOCK,
+                plan=expected.describe(),
+                seconds=expected.seconds,
+                notes=(*prepared.notes, *self.workload.notes, *facts.warnings),
+            )
+        )
+
+    # --- the load ---------------------------------------------------------------------------------------------------
+
+    async def measure(self, prepared: Prepared) -> Finished:
+        """Step after step until the search, a limit or a signal ends it; then the answer and the exit code."""
+        prompts = self._prompts(prepared)
+        error: LoadgenError | None = None
+        stop: Stop
+        try:
+            while True:
+                decision = self._decide()
+                if isinstance(decision, Stop):
+                    stop = decision
+                    break
+                await self._step(prepared, prompts, decision)
+        except LoadgenError as fault:  # the log cannot be written
+            error = fault
+            stop = Stop("interrupted", None, None, None, f"stopped by a fault: {fault.message}")
+        return self._finish(stop, error)
+
+    async def _step(self, prepared: Prepared, prompts: Iterator[Prompt], level: NextLevel) -> None:
+        config = self.config
+        number = len(self.levels) + 1
+        # The first level of a climb shows the server without load: it is shorter, and not judged where it decides
+        # nothing.
+        first = config.verb == "sweep" and config.plan.levels is None and number == 1 and level.concurrency <= 2
+        rule = baseline_rule(self.rule) if first else self.rule
+        records: list[Record] = []
+        log = self._log()
+
+        def keep(record: Record) -> None:
+            if not config.token_log:
+                record = replace(record, events=None)
+            try:
+                log.append(record)
+            except LoadgenError as fault:  # what cannot be kept is not sent any more
+                self.fault = self.fault or fault
+                self.control.drain()
+            records.append(record)
+            self.outcomes[record.outcome] += 1
+            self.watcher.request_ended(record)
+
+        def enough(progress: Progress) -> bool:
+            return rule.enough(level.concurrency, progress.measured_sent, progress.measured_done, progress.window_s)
+
+        def started(progress: Progress) -> None:
+            self.watcher.step_started(
+                progress,
+                level.why,
+                lambda: rule.share_done(progress.concurrency, progress.measured_done, progress.window_s),
+            )
+
+        plan = StepPlan(
+            step=number,
+            concurrency=level.concurrency,
+            enough=enough,
+            warmup=level.concurrency if config.warmup is None else config.warmup,
+            requests=rule.requests,
+            drain_s=config.drain_s,
+            max_error_rate=config.max_error_rate,
+        )
+        async with self._client(level.concurrency) as client:
+            observation = await run_step(
+                self._sender(client, self.dialect, prepared.options),
+                prompts,
+                plan,
+                on_record=keep,
+                clock=time.monotonic_ns,
+                zero_ns=self.zero_ns,
+                budget=self.budget,
+                control=self.control,
+                on_progress=started,
+            )
+        if self.fault is not None:
+            raise self.fault
+        summary = summarise(columns(records), number, config.slo, observation)
+        log.append_step(observation, summary)
+        log.sync()
+        result = judge(summary, config.slo, max_error_rate=config.max_error_rate, baseline=first)
+        self.levels.append((number, result))
+        self.summaries.append(summary)
+        self.watcher.step_ended(summary, result)
+
+    def _decide(self) -> NextLevel | Stop:
+        """The search's decision; what ends a run from outside comes before it."""
+        config = self.config
+        history = [result for _, result in self.levels]
+        if self.interrupted is not None and not history:
+            return Stop("interrupted", None, None, None, "interrupted before the first step")
+        plan = config.plan if config.verb == "sweep" else replace(config.plan, confirm=False, refine=0)
+        if self.interrupted is not None and history[-1].ended == "complete":
+            history[-1] = replace(history[-1], ended="interrupted")
+        if self.budget.spent and history and history[-1].ended == "complete":
+            history[-1] = replace(history[-1], ended="budget")
+        decision = decide(history, plan)
+        if isinstance(decision, Stop) and decision.reason == "budget":
+            return replace(decision, reason=f"budget:{self.budget.spent}")
+        return decision
+
+    def _finish(self, stop: Stop, error: LoadgenError | None) -> Finished:
+        seconds = (time.monotonic_ns() - self.zero_ns) / 1e9
+        status: Literal["complete", "interrupted", "failed"] = "complete"
+        if error is not None:
+            status, code = "failed", error.exit_code
+        elif self.interrupted is not None:
+            status = "interrupted"
+            code = Exit.TERMINATED if self.interrupted == signal.SIGTERM else Exit.INTERRUPTED
+        else:
+            code = self._exit_code(stop)
+        log = self._log()
+        self.manifest = closing_manifest(
+            self.manifest,
+            status=status,
+            stop=stop,
+            levels=self.levels,
+            seconds=seconds,
+            exit_code=int(code),
+            error=str(error) if error else None,
+        )
+        try:
+            log.write_manifest(self.manifest)
+            log.close()
+        except LoadgenError:
+            if error is None:
+                raise
+        if error is not None:
+            raise error
+        return Finished(
+            log.where,
+            status,
+            int(code),
+            stop,
+            tuple(self.summaries),
+            tuple(result for _, result in self.levels),
+            dict(self.outcomes),
+            self.manifest,
+        )
+
+    def _exit_code(self, stop: Stop) -> Exit:
+        ok = sum(summary.requests.get("ok", 0) for summary in self.summaries)
+        if not ok or stop.reason == "errors":
+            return Exit.TARGET if not ok else Exit.NO
+        if stop.reason == "client_bound":
+            return Exit.UNDECIDED
+        if self.config.slo and stop.held is None:
+            undecided = all(result.verdict in ("inconclusive", "marginal", "baseline") for _, result in self.levels)
+            return Exit.UNDECIDED if undecided else Exit.NO
+        return Exit.DONE
+
+    # --- parts ------------------------------------------------------------------------------------------------------
+
+    def _client(self, connections: int) -> Any:
+        return open_client(
+            self.config.access,
+            connections,
+            tls=self.target.url.startswith("https") or self.config.access.proxy is not None,
+            connect_timeout_s=self.config.timeouts.connect,
+        )
+
+    def _sender(self, client: httpx.AsyncClient, dialect: Dialect, options: RequestOptions) -> HttpxSender:
+        return HttpxSender(
+            client, self.target.url, dialect, options, zero_ns=self.zero_ns, timeouts=self.config.timeouts
+        )
+
+    def _prompts(self, prepared: Prepared) -> Iterator[Prompt]:
+        """The run's endless stream; where the length cannot be forced, the observed one is what a budget pays for."""
+        stream = self.workload.stream(
+            self.seed, self.nonce, prepared.calibration, same_text=self.config.workload.same_text
+        )
+        return iter(stream)
+
+    def _planned_levels(self) -> tuple[int, ...]:
+        plan = self.config.plan
+        if plan.levels is not None:
+            return plan.levels
+        levels = [plan.start]
+        while levels[-1] < plan.max_level:
+            levels.append(min(plan.max_level, max(levels[-1] + 1, round(levels[-1] * plan.factor))))
+        return tuple(levels)
+
+    def _log(self) -> Sink:
+        """The run's log, made when there is first something to keep: a wrong address leaves no folder behind."""
+        if self.sink is None:
+            if self.config.output == "-":
+                self.sink = StreamLog()
+            else:
+                self.sink = RunFolder.create(self.config.output, self._name())
+        return self.sink
+
+    def _name(self) -> str:
+        if self.workload.sized:
+            return f"{self.config.verb}-{self.workload.input_len}-{self.workload.output_len}"
+        return f"{self.config.verb}-{self.workload.source}"
+
+    def _failed(self, error: LoadgenError) -> None:
+        if self.sink is not None:
+            self.sink.write_manifest({**self.manifest, "status": "failed", "error": str(error)})
+            self.sink.close()
+
+
+class _Logged:
+    """A sender that logs each preflight request as it ends, once the server has answered one."""
+
+    def __init__(self, run: _Run, inner: HttpxSender) -> None:
+        self._run = run
+        self._inner = inner
+
+    async def send(self, spec: Any, scheduled_ns: int) -> Record:
+        run = self._run
+        if not run.budget.take(spec.prompt):
+            raise UsageError(
+                f"the budget of {run.budget.spent} does not even allow the preflight",
+                f"raise --max-{run.budget.spent}",
+            )
+        record = await self._inner.send(spec, scheduled_ns)
+        run.unlogged.append(record)
+        run.outcomes[record.outcome] += 1
+        if record.outcome not in FAILED_OUTCOMES or run.sink is not None:
+            log = run._log()
+            for one in run.unlogged:
+                log.append(one)
+            run.unlogged.clear()
+        return record
+
+    def cut(self, outcome: Literal["cut", "cancelled"]) -> None:
+        self._inner.cut(outcome)
+
+
+class _InterruptedError(LoadgenError):
+    """A signal came before the first step."""
+
+    def __init__(self, number: signal.Signals | None) -> None:
+        super().__init__("interrupted before any load was sent")
+        self.exit_code = Exit.TERMINATED if number == signal.SIGTERM else Exit.INTERRUPTED
+
+
+def _budget(config: RunConfig) -> Budget:
+    limits = config.budgets
+    deadline = None if limits.max_time_s is None else anyio.current_time() + limits.max_time_s
+    return Budget(limits.max_requests, limits.max_tokens, deadline, limits.max_cost, limits.price or (0.0, 0.0))
+
+
+def _workload(config: RunConfig) -> PlainWorkload:
+    return plain_workload(config.workload.input_len, config.workload.output_len, config.workload.prompts)
+
+
+def dry_run(config: RunConfig) -> dict[str, Any]:
+    """The address and the body that a run would send first, without sending anything at all."""
+    target: Target = resolve(config.url, config.endpoint)
+    workload = _workload(config)
+    dialect = DIALECTS[target.endpoint]
+    options = RequestOptions(
+        model=config.model or "<from /v1/models>",
+        force_length=config.force_length,
+        temperature=config.sampling.get("temperature"),
+        top_p=config.sampling.get("top_p"),
+        extra_body=config.extra_body,
+    )
+    body = dialect.body(shape_prompt(workload, None, None, "00000000"), options)
+    return {
+        "method": "POST",
+        "url": target.display(),
+        "headers": ["content-type", "accept", "x-request-id", *sorted(config.access.headers)],
+        "body": orjson.loads(orjson.dumps(body)),
+    }

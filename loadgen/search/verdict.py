@@ -1,0 +1,54 @@
+"""A measured step → what the search makes of it."""
+
+from __future__ import annotations
+
+from ..records import LevelResult, Slo, StepSummary, Verdict
+from ..slo import ATTAINMENT, objective_name
+
+ERRORS = "errors"  # the name under which too many failures break a level
+
+
+def judge(summary: StepSummary, slo: Slo, *, max_error_rate: float = 0.01, baseline: bool = False) -> LevelResult:
+    """The verdict on one level.
+
+    invalid: the client was the limit, so nothing is said of the server. fail: more failures than allowed, or any
+    objective proven broken. pass: all objectives proven held. marginal: none worse than proven to lie within 5 % of its
+    limit. inconclusive: the rest, and always where an objective has no sample. Without objectives a level is
+    `measured`. The first level (`baseline`) is called that unless its objectives are decided. `broke` of a level that
+    neither passed nor failed names the objectives that kept it from passing.
+    """
+    verdict: Verdict
+    broke: tuple[str, ...] = ()
+    error_rate = summary.failed / summary.judged if summary.judged else 0.0
+    per_request = {objective_name(o) for o in slo.objectives if o.percentile is None}
+    joint = any(check.objective == ATTAINMENT for check in summary.objectives)
+    # Requests must meet all per-request bounds at once: where that is checked jointly, the single ones only give names.
+    deciding = [c for c in summary.objectives if not (joint and c.objective in per_request)]
+    said = {c.verdict for c in deciding}
+    beyond = any(c.exceedance is not None and c.exceedance.value > c.allowed for c in deciding)
+
+    if summary.ended == "client" or summary.requests.get("client_error", 0):
+        verdict = "invalid"
+    elif error_rate > max_error_rate or summary.ended == "errors":
+        verdict, broke, beyond = "fail", (ERRORS,), True
+    elif not slo:
+        verdict = "baseline" if baseline else "measured"
+    elif "fail" in said:
+        names = [c.objective for c in summary.objectives if c.verdict == "fail"]
+        single = [name for name in names if name != ATTAINMENT]
+        verdict, broke = "fail", tuple(single or names)
+    else:
+        broke = tuple(c.objective for c in deciding if c.verdict != "pass")
+        if not said or "inconclusive" in said:
+            verdict = "baseline" if baseline else "inconclusive"
+        else:
+            verdict = "marginal" if broke else "pass"
+    return LevelResult(
+        concurrency=summary.concurrency,
+        output_throughput=summary.output_throughput,
+        verdict=verdict,
+        broke=broke,
+        error_rate=error_rate,
+        ended=summary.ended,
+        p_hat_beyond=beyond,
+    )

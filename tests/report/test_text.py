@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+import dataclasses
+import re
+
+import pytest
+
+from loadgen.analysis import summarise_run
+from loadgen.log.columns import columns
+from loadgen.records import Slo, StepSummary, Stop
+from loadgen.report.facts import RunFacts, facts_of
+from loadgen.report.text import WIDTH, Mark, render, table_head, table_row
+from loadgen.slo import parse_slo
+from tests.report.summaries import record, run_records
+
+SLO = parse_slo(["ttft_p95=100ms", "tpot_p95=50ms"])
+FACTS = facts_of(
+    {
+        "target": {"url": "http://gpu1:8000/v1/chat/completions"},
+        "server": {"kind": "vllm", "version": "0.32.0", "model": "llama-3.1-8b", "context_length": 131072},
+        "workload": {"text": "made text · in 200 · out 20", "seed": 7},
+        "clock": {"source": "user"},
+    },
+    source="results/RUN",
+    status="complete",
+    requests=2960,
+    failed=64,
+)
+MARKS = {1: Mark("baseline"), 2: Mark("pass"), 3: Mark("fail", ("errors",))}
+STOP = Stop("slo:ttft_p95", 8, 64, None, "8 hold, 64 do not (errors).")
+
+
+@pytest.fixture(scope="module")
+def summaries() -> list[StepSummary]:
+    records, observations = run_records()
+    return summarise_run(columns(records), SLO, observations)
+
+
+def test_the_screen_says_what_was_measured(summaries: list[StepSummary]) -> None:
+    text = render(FACTS, summaries, MARKS, STOP, SLO)
+    lines = text.splitlines()
+    assert lines[:3] == [
+        "target    http://gpu1:8000/v1/chat/completions · vLLM 0.32.0 · llama-3.1-8b · context 131,072",
+        "workload  made text · in 200 · out 20 · seed 7",
+        "clock     user stamps, taken as each read returns",
+    ]
+    rows = {line.split()[0]: line for line in lines[5:8]}
+    assert set(rows) == {"1", "8", "64"}
+    assert rows["64"].split()[-2:] == ["fail", "errors"]
+    assert rows["64"].split()[-4:-2] == ["2,496", "64"]  # ok and failed stand side by side
+    assert rows["8"].endswith("  0  pass")
+    assert "answer    8 hold, 64 do not (errors)." in text
+    at = next(line for line in lines if line.lstrip().startswith("at 8: "))
+    assert "0 of 320 failed" in at and "output tokens/s" in at
+    assert "failed    64 × http 503: the server is [31mbusy now" in lines
+    assert any("2,960 requests, 64 failed" in line for line in lines)
+    assert "error  " not in text and "cause  " not in text  # nobody measured these here
+
+
+@pytest.mark.parametrize("details", [False, True])
+def test_every_line_fits_and_holds_no_control_characters(summaries: list[StepSummary], details: bool) -> None:
+    long = dataclasses.replace(FACTS, target="http://host/" + "pre/" * 40, notes=("word " * 60,))
+    text = render(long, summaries, MARKS, STOP, SLO, details=details)
+    assert "\x1b" not in text
+    for line in text.splitlines():
+        assert len(line) <= WIDTH or "pre/pre/" in line or "results" in line
+        assert line == line.rstrip()
+
+
+def test_the_table_keeps_its_columns_whatever_the_size(summaries: list[StepSummary]) -> None:
+    huge = dataclasses.replace(summaries[1], concurrency=12_345, requests={"ok": 1_234_567}, failed=123_456)
+    slo = parse_slo(["ttft_scheduled_p95=1s", "tpot_p95=1", "ttft_p99=3"])
+    head, row = table_head(slo), table_row(huge, Mark("fail", ("ttft_scheduled_p95", "tpot_p95", "ttft_p99")), slo)
+    assert "p99 [95 %]" in head
+    assert len(row) <= WIDTH
+    assert "1,234,567" in row.split() and "123,456" in row.split()
+    plain = table_row(summaries[1], Mark("pass"), slo)
+    assert plain.index("pass") == head.index("verdict")
+
+
+def test_a_small_sample_is_not_established() -> None:
+    records = [record(f"r{i}", 1, 1, i * 10**9, 40_000, 10_000) for i in range(16)]
+    (summary,) = summarise_run(columns(records), Slo())
+    row = table_row(summary, Mark("baseline"), Slo())
+    assert row.count("not established") == 2
+    assert "p95" in render(FACTS, [summary], {}, None).split("not established: ")[1]
+
+
+def test_details_show_every_definition_that_has_a_value(summaries: list[StepSummary]) -> None:
+    text = render(FACTS, summaries, MARKS, STOP, SLO, details=True)
+    for word in (
+        "TTFT",
+        "TPOT",
+        "ITL",
+        "E2E",
+        "classic",
+        "attempted",
+        "Little's law",
+        "objectives",
+        "of 20.0 asked for",
+    ):
+        assert word in text
+    assert "inter-chunk" not in text  # one token an event: the same numbers as ITL
+    lagging = dataclasses.replace(summaries[0], latency={**summaries[0].latency, "dispatch_lag": _lag(summaries[0])})
+    assert "dispatch lag" in render(FACTS, [lagging], {}, None)
+
+
+def _lag(summary: StepSummary):  # type: ignore[no-untyped-def]
+    return dataclasses.replace(summary.latency["tpot"])
+
+
+def test_notes_name_what_makes_figures_weaker() -> None:
+    (summary,) = summarise_run(columns([record("a", 1, 1, 0, 1000, 1000)]), Slo())
+    weak = dataclasses.replace(
+        summary,
+        flags={"short_output": 1, "usage_missing": 1, "not_streamed": 1},
+        output_tokens_mean=60.0,
+        output_asked_mean=100.0,
+        estimated_token_share=0.5,
+        cached_share=0.34,
+        littles_law_residual=-0.2,
+    )
+    facts = dataclasses.replace(FACTS, status="interrupted", truncated_lines=1)
+    text = render(facts, [weak], {}, None)
+    for words in (
+        "1 of 1 answer shorter than asked: 60.0 tokens on average where 100 were asked for (60 %)",
+        "without the usage",
+        "not streamed",
+        "50 % of a step's output tokens",
+        "34 % of a step's prompt tokens",
+        "disagree by 20 %",
+        "did not get to its end",
+        "1 half-written line",
+    ):
+        assert words in text
+    assert "note" not in render(FACTS, [summary], {}, None)
+
+
+def test_an_empty_run_and_a_run_of_failures_have_their_say() -> None:
+    assert "no request was measured" in render(RunFacts("results/RUN"), [], {})
+    records, _ = run_records((64,))
+    failed = [r for r in records if r.outcome == "error"]
+    summaries = summarise_run(columns(failed), SLO)
+    text = render(FACTS, summaries, {1: Mark("fail", ("errors",))}, None, SLO, details=True)
+    assert "64 × http 503" in text
+    assert not {"nan", "inf", "None"} & set(re.split(r"[^A-Za-z]+", text))
+
+
+@pytest.mark.parametrize("manifest", [None, {}, {"target": 3, "server": [], "seed": "x", "notes": "n", "clock": None}])
+def test_facts_are_read_leniently(manifest: dict[str, object] | None) -> None:
+    facts = facts_of(manifest, source="x", status="imported", requests=0, failed=0)
+    assert facts.target == "" and facts.seed is None and facts.notes == ()

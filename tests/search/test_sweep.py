@@ -1,0 +1,327 @@
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loadgen.errors import UsageError
+from loadgen.records import Estimate, LevelResult, NextLevel, Stop
+from loadgen.search import SweepPlan, decide
+from loadgen.search.sweep import parse_levels
+
+SLO = SweepPlan(has_slo=True)
+PLAIN = SweepPlan()
+VERDICTS = {"p": "pass", "f": "fail", "m": "marginal", "i": "inconclusive", "b": "inconclusive", "n": "measured"}
+
+
+def level(c: int, kind: str, tput: float | None = None, half: float = 0.02) -> LevelResult:
+    """p: pass, f: fail, i: inconclusive, b: inconclusive with p̂ beyond the objective, m: marginal, n: no objective."""
+    t = tput if tput is not None else 50.0 * c
+    broke = ("ttft_p95",) if kind in "fbm" else ()
+    estimate = Estimate(t, t * math.exp(-half), t * math.exp(half))
+    return LevelResult(c, estimate, VERDICTS[kind], broke, p_hat_beyond=kind in "fb")  # type: ignore[arg-type]
+
+
+def levels(text: str) -> list[LevelResult]:
+    """`1p 2p 4f`: verdicts while throughput keeps growing."""
+    return [level(int(part[:-1]), part[-1]) for part in text.split()]
+
+
+@pytest.mark.parametrize(
+    ("history", "next_level"),
+    [
+        ("", 1),
+        ("1i", 2),
+        ("1b", 2),  # a lone undecided baseline does not end the rise
+        ("1p 2p", 4),
+        ("1p 2p 4f", 4),  # confirm
+        ("1p 2p 4f 4p", 8),  # the second window decides
+        ("1p 2p 4p 8f 8f", 6),
+        ("1p 2p 4p 8b", 16),  # undecided: a level that fails for certain is still to be found
+        ("1p 2p 4p 8b 16f 16f", 6),  # then the wider gap beside the undecided is halved
+        ("1p 2p 4p 8b 16f 16f 6p", 11),
+        ("1p 2p 4p 8f 8i", 16),
+        ("1p 2p 4p 8f 8f 6p", 7),
+        ("1p 2p 4p 8f 8f 6f", 5),
+        ("1p 2p 4p 8f 8f 6p 7f", 7),  # the edge of the answer gets its second window too
+        ("1f", 1),
+        ("1b 2b 4f 4f", 3),
+        ("1i 2b", 4),
+    ],
+)
+def test_the_rise_and_the_search(history: str, next_level: int) -> None:
+    found = decide(levels(history), SLO)
+    assert isinstance(found, NextLevel)
+    assert found.concurrency == next_level
+    assert found.why
+
+
+@pytest.mark.parametrize(
+    ("history", "reason", "held", "broke"),
+    [
+        ("1f 1f", "slo:ttft_p95", None, 1),
+        ("1p 2f 2f", "slo:ttft_p95", 1, 2),
+        ("1p 2p 4p 8f 8f 6p 7f 7f", "slo:ttft_p95", 6, 7),
+        ("1p 2p 4p 8f 8f 6p 7f 7p", "slo:ttft_p95", 7, 8),
+        ("1p 2p 4p 8f 8f 6p 7b", "slo:ttft_p95", 6, 8),  # an undecided level is neither held nor broken
+        ("1p 2i 4f 4f 3i", "slo:ttft_p95", 1, 4),
+        ("1i 2b 4f 4f 3f 3f", "slo:ttft_p95", None, 3),
+        ("1p 2p 4m", "slo:ttft_p95", 2, None),
+        ("1p 2p 4p 8f 8f 6m", "slo:ttft_p95", 4, 8),
+        ("1b 2f 2f", "slo:ttft_p95", None, 2),
+    ],
+)
+def test_where_an_objective_breaks(history: str, reason: str, held: int | None, broke: int | None) -> None:
+    found = decide(levels(history), SLO)
+    assert isinstance(found, Stop)
+    assert (found.reason, found.held, found.broke) == (reason, held, broke)
+    assert found.sentence.endswith(".")
+    assert found.peak_throughput is not None
+
+
+def test_refinement_is_bounded() -> None:
+    history = levels("64p 128f 128f 91p 108p 118p 123p")
+    plan = SweepPlan(start=64, has_slo=True, resolution=1.0, refine=4)
+    assert isinstance(decide(history, plan), Stop)
+    more = decide(history, replace(plan, refine=5))
+    assert isinstance(more, NextLevel)
+    assert more.concurrency == 125
+
+
+def test_resolution_ends_the_search() -> None:
+    found = decide(levels("64p 128f 128f 91p 108f 99p 103f 103f"), SweepPlan(start=64, has_slo=True))
+    assert isinstance(found, Stop)
+    assert (found.held, found.broke) == (99, 103)
+    assert found.sentence == "99 concurrent requests hold every objective, 103 do not (ttft_p95)."
+
+
+def plain(*throughputs: float, half: float = 0.02, factor: float = 2.0) -> list[LevelResult]:
+    return [level(round(factor**i), "n", t, half) for i, t in enumerate(throughputs)]
+
+
+@pytest.mark.parametrize(
+    ("throughputs", "half", "right"),
+    [
+        ((100, 180, 320), 0.02, 8),  # grows
+        ((100, 180, 184), 0.02, 8),  # one flat doubling is not two
+        ((100, 180, 182, 184), 0.02, "plateau"),
+        ((100, 180, 182, 184), 0.2, 16),  # too wide to tell
+        ((100, 180, 200, 222), 0.02, 16),  # 11 % a doubling is growth
+        ((100, 180, 186, 192), 0.02, "plateau"),  # 3 % is not
+        ((100, 200, 180, 160), 0.02, "over_saturated"),
+        ((100, 200, 199, 160), 0.02, "plateau"),  # fell only once for sure
+        ((100,), 0.02, 2),
+    ],
+)
+def test_plateau(throughputs: tuple[float, ...], half: float, right: int | str) -> None:
+    found = decide(plain(*throughputs, half=half), PLAIN)
+    assert (found.concurrency if isinstance(found, NextLevel) else found.reason) == right
+
+
+def test_a_plateau_pools_its_last_two_levels() -> None:
+    found = decide([*plain(100, 180), level(4, "n", 186, 0.01), level(8, "n", 182, 0.03)], PLAIN)
+    wide = decide([*plain(100, 180, 184), level(8, "n", 188, 0.02)], PLAIN)
+    assert isinstance(wide, Stop)
+    assert wide.peak_throughput is not None
+    assert wide.peak_throughput.value == pytest.approx(186, abs=0.1)
+    assert wide.peak_throughput.high is not None
+    assert wide.peak_throughput.high - 186 == pytest.approx(186 * 0.02 / math.sqrt(2), rel=0.02)
+    assert isinstance(found, Stop)
+    assert found.peak_throughput is not None
+    assert found.peak_throughput.value == pytest.approx(
+        186 - 4 / 10, abs=0.1
+    )  # the narrow one weighs nine times as much
+    assert (found.held, found.broke) == (None, None)
+
+
+def test_unknown_intervals_never_make_a_plateau() -> None:
+    history = [replace(r, output_throughput=Estimate(100.0)) for r in plain(1, 1, 1, 1, 1)]
+    assert isinstance(decide(history, PLAIN), NextLevel)
+    assert isinstance(decide([replace(r, output_throughput=None) for r in history], PLAIN), NextLevel)
+
+
+def test_objectives_and_plateau_together() -> None:
+    flat = [level(1, "p", 100), level(2, "p", 180), level(4, "p", 181), level(8, "i", 182)]
+    found = decide(flat, SLO)
+    assert isinstance(found, Stop)
+    assert (found.reason, found.held, found.broke) == ("plateau", 4, None)
+    assert "stopped growing" in found.sentence
+    assert "Undecided: 8" in found.sentence
+    broken = decide([*flat[:3], level(8, "f", 182)], SLO)  # the objective goes first
+    assert isinstance(broken, NextLevel)
+    assert broken.concurrency == 8
+
+
+def test_the_highest_level_is_not_passed() -> None:
+    found = decide(levels("1n 2n 4n 8n"), SweepPlan(max_level=12))
+    assert isinstance(found, NextLevel)
+    assert found.concurrency == 12
+    last = decide(levels("1n 2n 4n 8n 12n"), SweepPlan(max_level=12))
+    assert isinstance(last, Stop)
+    assert last.reason == "max_level"
+    assert "--max-level" in last.sentence
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"verdict": "fail", "broke": ("errors",), "error_rate": 0.5}, "errors"),
+        ({"ended": "errors"}, "errors"),
+        ({"ended": "unauthorized"}, "errors"),
+        ({"verdict": "invalid"}, "client_bound"),
+        ({"ended": "client"}, "client_bound"),
+        ({"ended": "budget"}, "budget"),
+        ({"ended": "budget:tokens"}, "budget:tokens"),
+        ({"ended": "interrupted"}, "interrupted"),
+        ({"ended": "unreachable"}, "unreachable"),
+    ],
+)
+@pytest.mark.parametrize("plan", [SLO, PLAIN, SweepPlan(levels=(1, 2, 4, 8), has_slo=True)])
+def test_some_endings_stop_at_once(change: dict[str, object], reason: str, plan: SweepPlan) -> None:
+    found = decide([*levels("1p 2p"), replace(level(4, "i"), **change)], plan)  # type: ignore[arg-type]
+    assert isinstance(found, Stop)
+    assert (found.reason, found.held) == (reason, 2)
+    assert found.peak_throughput is not None
+    assert "4 concurrent requests" in found.sentence
+
+
+def test_a_given_list_is_run_to_its_end() -> None:
+    plan = SweepPlan(levels=(1, 16, 4), has_slo=True)
+    assert [decide(levels(h), plan).concurrency for h in ("", "1p", "1p 16f")] == [1, 16, 4]  # type: ignore[union-attr]
+    end = decide(levels("1p 16f 4p"), plan)
+    assert isinstance(end, Stop)
+    assert (end.reason, end.held, end.broke) == ("slo:ttft_p95", 4, 16)
+    held = decide(levels("1p 16p 4p"), plan)
+    assert isinstance(held, Stop)
+    assert (held.reason, held.held, held.broke) == ("max_level", 16, None)
+    odd = decide(levels("1p 16p 4f"), plan)  # a pass above a fail is not called held
+    assert isinstance(odd, Stop)
+    assert (odd.held, odd.broke) == (1, 4)
+    chance = decide(levels("1b 16p 4p"), plan)
+    assert isinstance(chance, Stop)
+    assert (chance.reason, chance.held) == ("max_level", 16)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"start": 0}, {"factor": 1.0}, {"max_level": 2, "start": 4}, {"levels": ()}, {"levels": (4, 0)}]
+)
+def test_a_plan_that_cannot_be_meant(wrong: dict[str, object]) -> None:
+    with pytest.raises(UsageError) as caught:
+        SweepPlan(**wrong)  # type: ignore[arg-type]
+    assert caught.value.remedy
+
+
+def test_levels_as_typed() -> None:
+    assert parse_levels("1, 2,8") == (1, 2, 8)
+    for wrong in ("", "1,x", "0,2", "-1", "1.5", "1-4", "²"):
+        with pytest.raises(UsageError):
+            parse_levels(wrong)
+
+
+# --- whole searches -------------------------------------------------------------------------------------------------
+
+
+def run(plan: SweepPlan, measure: object) -> tuple[Stop, list[LevelResult]]:
+    history: list[LevelResult] = []
+    for _ in range(200):
+        found = decide(history, plan)
+        if isinstance(found, Stop):
+            return found, history
+        history.append(measure(found.concurrency))  # type: ignore[operator]
+    raise AssertionError("the sweep does not end")
+
+
+@pytest.mark.parametrize("factor", [1.5, 2.0, 4.0])
+@pytest.mark.parametrize("knee", [3, 24, 90])
+def test_an_engine_with_a_knee(factor: float, knee: int) -> None:
+    """Throughput 50·min(c, knee) with 1 % noise: the plateau is found, soon, and right."""
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+
+        def measure(c: int, rng: np.random.Generator = rng) -> LevelResult:
+            return level(c, "n", 50 * min(c, knee) * math.exp(rng.normal(0, 0.01)), 0.02)
+
+        stop, history = run(SweepPlan(factor=factor, max_level=4096), measure)
+        assert stop.reason in ("plateau", "over_saturated")
+        assert stop.peak_throughput is not None
+        assert stop.peak_throughput.value == pytest.approx(50 * knee, rel=0.05)
+        assert max(h.concurrency for h in history) <= knee * factor * 4 * factor
+
+
+def test_an_engine_that_keeps_growing_is_not_stopped() -> None:
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        stop, _ = run(PLAIN, lambda c, rng=rng: level(c, "n", 50 * c**0.2 * math.exp(rng.normal(0, 0.01)), 0.02))
+        assert stop.reason == "max_level"  # +15 % a doubling
+
+
+def test_the_limit_of_an_objective_is_bracketed() -> None:
+    """TTFT grows with c, its p95 meets the objective at `limit`; the exceedance is judged with some noise."""
+    wrong = loose = 0
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        limit = float(np.exp(rng.uniform(math.log(3), math.log(200))))
+
+        def measure(c: int, rng: np.random.Generator = rng, limit: float = limit) -> LevelResult:
+            z = 60 * math.log(c / limit) + rng.normal()  # standard errors beyond the objective
+            return level(c, "f" if z > 1.96 else "p" if z < -1.96 else "b" if z > 0 else "i")
+
+        stop, history = run(SLO, measure)
+        assert len(history) <= 9 + 4 + 4
+        assert stop.reason == "slo:ttft_p95"
+        assert stop.held is not None
+        assert stop.broke is not None
+        wrong += not stop.held < limit < stop.broke
+        loose += stop.broke / stop.held > 1.42 and stop.broke - stop.held > 2
+    assert wrong <= 12  # one-sided 2.5 % on either side
+    assert loose <= 12  # undecided levels near the limit leave a gap, but no whole doubling
+
+
+result = st.builds(
+    LevelResult,
+    concurrency=st.just(1),
+    output_throughput=st.none()
+    | st.builds(Estimate, st.floats(-10, 1e6), st.none() | st.floats(-10, 1e6), st.none() | st.floats(-10, 1e6)),
+    verdict=st.sampled_from(["baseline", "pass", "fail", "marginal", "inconclusive", "measured", "invalid"]),
+    broke=st.sampled_from([(), ("ttft_p95",), ("a", "b"), ("errors",)]),
+    error_rate=st.floats(0, 1),
+    ended=st.sampled_from(["complete"] * 12 + ["budget:time", "errors", "client", "interrupted"]),
+    p_hat_beyond=st.booleans(),
+)
+plans = st.builds(
+    SweepPlan,
+    start=st.integers(1, 20),
+    factor=st.floats(1.01, 8),
+    max_level=st.integers(20, 500),
+    levels=st.none() | st.lists(st.integers(1, 99), min_size=1, max_size=5).map(tuple),
+    has_slo=st.booleans(),
+    confirm=st.booleans(),
+    refine=st.integers(0, 6),
+)
+
+
+@settings(max_examples=300)
+@given(plans, st.lists(result, min_size=1, max_size=30))
+def test_no_history_runs_for_ever_or_raises(plan: SweepPlan, results: list[LevelResult]) -> None:
+    history: list[LevelResult] = []
+    for i in range(3000):
+        found = decide(history, plan)
+        if isinstance(found, Stop):
+            break
+        assert 1 <= found.concurrency <= (max(plan.levels) if plan.levels else plan.max_level)
+        drawn = results[i % len(results)]
+        history.append(replace(drawn, concurrency=found.concurrency, ended="complete" if i % 7 else drawn.ended))
+    else:
+        raise AssertionError("the sweep does not end")
+    assert found.sentence
+    assert found.held is None or found.broke is None or found.held < found.broke
+    assert found.held is None or any(h.concurrency == found.held and h.verdict == "pass" for h in history)
+
+
+@given(plans, st.lists(st.tuples(st.integers(1, 500), result), max_size=12))
+def test_no_foreign_history_raises(plan: SweepPlan, rows: list[tuple[int, LevelResult]]) -> None:
+    decide([replace(r, concurrency=c) for c, r in rows], plan)

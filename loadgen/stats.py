@@ -111,8 +111,8 @@ def binomial_bounds(share: float, n: float, alpha: float = 1 - LEVEL) -> tuple[f
     if n <= 0:
         return 0.0, 1.0
     x = share * n
-    low = 0.0 if share <= 0 else float(special.betaincinv(x, n - x + 1, alpha / 2))
-    high = 1.0 if share >= 1 else float(special.betaincinv(x + 1, n - x, 1 - alpha / 2))
+    low = 0.0 if x < 1e-9 else float(special.betaincinv(x, n - x + 1, alpha / 2))
+    high = 1.0 if n - x < 1e-9 else float(special.betaincinv(x + 1, n - x, 1 - alpha / 2))
     return low, high
 
 

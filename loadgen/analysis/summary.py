@@ -142,6 +142,15 @@ def _rates(c: Columns, window: Window, concurrency: int) -> _Rates:
     }
 
 
+def completed_throughput(c: Columns, window: Window, concurrency: int) -> Estimate:
+    """Output tokens of the requests completed ok in the window / window: `output_throughput` as far as it can be told
+    without the events, for a look at a step that still runs."""
+    ok = c.where(has_outcome(c, "ok") & (c.done_ns >= window.start_ns) & (c.done_ns <= window.end_ns))
+    edges = _edges(window, max(batch_count(len(ok), concurrency), 1))
+    tokens = np.where(ok.output_count == NULL, 0, ok.output_count).astype(np.float64)
+    return rate_interval(np.histogram(ok.done_ns, edges, weights=tokens)[0], window.seconds)
+
+
 def _edges(window: Window, k: int) -> Floats:
     return np.linspace(window.start_ns, window.end_ns, k + 1)
 

@@ -24,8 +24,7 @@ Exit: 0 a level held, 1 none did, 3 the server cannot be measured, 4 undecided, 
 """
 
 # A minute's demonstration on the embedded simulator: a short shape, and objectives that break past its batch limit.
-DEMO = {"input_len": "64", "output_len": "32", "effort": "quick", "slo": ("ttft_p95=250ms", "tpot_p95=50ms")}
-DEMO_LEVELS = (1, 4, 8, 16, 32)
+DEMO = {"input_len": "32-96", "output_len": "8-24", "effort": "quick", "slo": ("ttft_p95=250ms", "tpot_p95=50ms")}
 
 
 @click.command(epilog=EPILOG)
@@ -48,5 +47,13 @@ def sweep(start: int, factor: float, max_level: int, levels: tuple[int, ...] | N
 
     if demo:
         flags.update({name: value for name, value in DEMO.items() if not flags[name] or name == "effort"})
-    plan = SweepPlan(start=start, factor=factor, max_level=max_level, levels=levels, has_slo=bool(flags["slo"]))
+        factor = 4.0
+    plan = SweepPlan(
+        start=start,
+        factor=factor,
+        max_level=max_level,
+        levels=levels,
+        has_slo=bool(flags["slo"]),
+        refine=2 if demo else SweepPlan.refine,
+    )
     return measure("sweep", plan, flags)

@@ -244,7 +244,7 @@ class Tally:
             if piece.done:
                 self._done = True
                 self._done_ns = stamp_ns
-            elif self._error is None or piece.has_output:
+            else:
                 self._add(piece, stamp_ns, late_ns if place < last else 0)
             if self._over():
                 return

@@ -40,6 +40,7 @@ from ..search.verdict import judge
 from ..workload.plain import PlainWorkload, plain_workload
 from . import host
 from .config import Finished, Nobody, Opening, RunConfig, Watcher
+from .looks import Looks
 from .manifest import closing_manifest, opening_manifest
 
 PREFLIGHT_CONNECTIONS = 4
@@ -197,7 +198,6 @@ class _Run:
 
     async def measure(self, prepared: Prepared) -> Finished:
         """Step after step until the search, a limit or a signal ends it; then the answer and the exit code."""
-        prompts = self._prompts(prepared)
         error: LoadgenError | None = None
         stop: Stop
         try:
@@ -206,13 +206,13 @@ class _Run:
                 if isinstance(decision, Stop):
                     stop = decision
                     break
-                await self._step(prepared, prompts, decision)
+                await self._step(prepared, decision)
         except LoadgenError as fault:  # the log cannot be written
             error = fault
             stop = Stop("interrupted", None, None, None, f"stopped by a fault: {fault.message}")
         return self._finish(stop, error)
 
-    async def _step(self, prepared: Prepared, prompts: Iterator[Prompt], level: NextLevel) -> None:
+    async def _step(self, prepared: Prepared, level: NextLevel) -> None:
         config = self.config
         number = len(self.levels) + 1
         # The first level of a climb shows the server without load: it is shorter, and not judged where it decides
@@ -220,6 +220,7 @@ class _Run:
         first = config.verb == "sweep" and config.plan.levels is None and number == 1 and level.concurrency <= 2
         rule = baseline_rule(self.rule) if first else self.rule
         records: list[Record] = []
+        looks = Looks(rule, config.slo, level.concurrency)
         log = self._log()
 
         def keep(record: Record) -> None:
@@ -231,11 +232,9 @@ class _Run:
                 self.fault = self.fault or fault
                 self.control.drain()
             records.append(record)
+            looks.add(record)
             self.outcomes[record.outcome] += 1
             self.watcher.request_ended(record)
-
-        def enough(progress: Progress) -> bool:
-            return rule.enough(level.concurrency, progress.measured_sent, progress.measured_done, progress.window_s)
 
         def started(progress: Progress) -> None:
             self.watcher.step_started(
@@ -247,7 +246,8 @@ class _Run:
         plan = StepPlan(
             step=number,
             concurrency=level.concurrency,
-            enough=enough,
+            enough=looks.enough,
+            stagger_s=self.request_s,
             warmup=level.concurrency if config.warmup is None else config.warmup,
             requests=rule.requests,
             drain_s=config.drain_s,
@@ -256,7 +256,7 @@ class _Run:
         async with self._client(level.concurrency) as client:
             observation = await run_step(
                 self._sender(client, self.dialect, prepared.options),
-                prompts,
+                self._prompts(prepared, number),
                 plan,
                 on_record=keep,
                 clock=time.monotonic_ns,
@@ -265,9 +265,13 @@ class _Run:
                 control=self.control,
                 on_progress=started,
             )
+        looks.close()
         if self.fault is not None:
             raise self.fault
-        summary = summarise(columns(records), number, config.slo, observation)
+        summary = summarise(columns(records), number, config.slo, observation, looks=looks.planned)
+        e2e = summary.latency.get("e2e")
+        if e2e is not None and e2e.mean is not None:
+            self.request_s = e2e.mean.value / 1e3
         log.append_step(observation, summary)
         log.sync()
         result = judge(summary, config.slo, max_error_rate=config.max_error_rate, baseline=first)
@@ -356,12 +360,11 @@ class _Run:
             client, self.target.url, dialect, options, zero_ns=self.zero_ns, timeouts=self.config.timeouts
         )
 
-    def _prompts(self, prepared: Prepared) -> Iterator[Prompt]:
-        """The run's endless stream; where the length cannot be forced, the observed one is what a budget pays for."""
-        stream = self.workload.stream(
-            self.seed, self.nonce, prepared.calibration, same_text=self.config.workload.same_text
-        )
-        return iter(stream)
+    def _prompts(self, prepared: Prepared, step: int) -> Iterator[Prompt]:
+        """A step's endless stream: each replays the same lengths, so that levels are compared on equal work, with a text
+        of its own, so that none finds the prefix cache warmed by another."""
+        nonce = f"seed {self.seed}" if self.config.workload.same_text else self.nonce
+        return self.workload.stream(self.seed, f"{nonce}-{step}", prepared.calibration)
 
     def _planned_levels(self) -> tuple[int, ...]:
         plan = self.config.plan

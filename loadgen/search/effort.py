@@ -7,7 +7,7 @@ are what the run announces before it starts, and the run's budget keeps them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..records import Slo
 
@@ -16,71 +16,82 @@ from ..records import Slo
 class StepRule:
     """The length of a step at any concurrency c.
 
-    The window closes at max(`least`, `per_slot` · c) completions once `seconds_min` have passed, or at `seconds_max`
-    with at least 2 · c completions, or after `requests_most` sends. `requests` (exactly so many) and `duration`
-    (exactly so long) are the user's own and override all of that.
+    The window lasts at least `seconds_min`. It is looked at when `first_look` measured requests have completed (or 5 ·
+    c where that is more), and whenever they have grown by `look_ratio`; it closes once the verdict is certain, or,
+    without objectives, once throughput is known to `precision`. It closes undecided at `requests_cap` requests (or 8 ·
+    c) or after `seconds_max` with at least 2 · c. The user's own `requests` (exactly so many) or `duration` replaces
+    all of that.
     """
 
-    least: int
-    per_slot: int
+    first_look: int
+    look_ratio: float
+    requests_cap: int
     seconds_min: float
     seconds_max: float
+    precision: float
     requests: int | None = None
     duration: float | None = None
 
-    def enough(self, concurrency: int, sent: int, done: int, seconds: float) -> bool:
-        """Close the window now? `sent` and `done` count measured requests; `seconds` is the window so far."""
+    def look_sizes(self, concurrency: int) -> tuple[int, ...]:
+        """At how many completed requests a look may be taken; none where the user fixed the length."""
+        if self.requests is not None or self.duration is not None:
+            return ()
+        sizes = [float(max(self.first_look, 5 * concurrency))]
+        while sizes[-1] * self.look_ratio <= self.requests_most(concurrency):
+            sizes.append(sizes[-1] * self.look_ratio)
+        return tuple(round(size) for size in sizes)
+
+    def ended(self, concurrency: int, sent: int, done: int, seconds: float) -> bool:
+        """Must the window close now, decided or not? `sent` and `done` count measured requests."""
         if self.requests is not None:
             return sent >= self.requests
         if self.duration is not None:
             return seconds >= self.duration
         if sent >= self.requests_most(concurrency):
             return True
-        if seconds >= self.seconds_max:
-            return done >= 2 * concurrency
-        return done >= max(self.least, self.per_slot * concurrency) and seconds >= self.seconds_min
+        return seconds >= self.seconds_max and done >= 2 * concurrency
 
     def requests_most(self, concurrency: int) -> int:
         """The most measured requests a step may send."""
-        if self.requests is not None:
-            return self.requests
-        return 8 * max(self.least, self.per_slot * concurrency)
+        return self.requests if self.requests is not None else max(self.requests_cap, 8 * concurrency)
 
     def share_done(self, concurrency: int, done: int, seconds: float) -> float:
-        """How far the window is, 0 to 1: for a progress bar."""
+        """How far the window is at the least, 0 to 1: for a progress bar."""
         if self.requests is not None:
             return min(1.0, done / self.requests)
         if self.duration is not None:
             return min(1.0, seconds / self.duration)
-        natural = min(done / max(self.least, self.per_slot * concurrency), seconds / self.seconds_min)
-        return min(1.0, max(natural, seconds / self.seconds_max))
+        return min(1.0, max(done / self.requests_most(concurrency), seconds / self.seconds_max))
 
 
-# The least counts are for a p95 objective: 72 effective requests establish its interval, and correlated requests count
-# for less than one each. A p99 needs five times as many; without an objective, throughput needs few.
+# 130 requests are the fewest that can pass a p95 with a look's share of the error; a p99 needs 662 (one-sided 99 %, one
+# exceedance allowed).
 EFFORTS: dict[str, StepRule] = {
-    "quick": StepRule(least=100, per_slot=3, seconds_min=3.0, seconds_max=15.0),
-    "normal": StepRule(least=300, per_slot=6, seconds_min=10.0, seconds_max=90.0),
-    "thorough": StepRule(least=1500, per_slot=12, seconds_min=30.0, seconds_max=600.0),
+    "quick": StepRule(130, 1.6, 1_000, 3.0, 20.0, 0.05),
+    "normal": StepRule(130, 1.3, 8_000, 10.0, 120.0, 0.03),
+    "thorough": StepRule(130, 1.3, 16_000, 20.0, 900.0, 0.02),
 }
 
 
 def step_rule(effort: str, slo: Slo, *, requests: int | None = None, duration: float | None = None) -> StepRule:
     """The rule for an effort, scaled to what the objectives need."""
     base = EFFORTS[effort]
-    highest = max((o.percentile or 95.0 for o in slo.objectives), default=0.0)
-    scale = 0.25 if not slo else (5.0 if highest > 97.5 else 1.0)
-    seconds_max = base.seconds_max * (3.0 if highest > 97.5 else 1.0)
-    return StepRule(
-        max(16, round(base.least * scale)), base.per_slot, base.seconds_min, seconds_max, requests, duration
-    )
+    highest = max((o.percentile or 100 * slo.attainment for o in slo.objectives), default=0.0)
+    base = replace(base, requests=requests, duration=duration)
+    if not slo:
+        return replace(base, first_look=40)
+    if highest > 97.5:
+        return replace(
+            base, first_look=662, requests_cap=base.requests_cap * 5 // 2, seconds_max=base.seconds_max * 2.5
+        )
+    return base
 
 
 def baseline_rule(rule: StepRule) -> StepRule:
     """The baseline shows the server without load; it is not judged, so it need not establish a percentile."""
     if rule.requests is not None or rule.duration is not None:
         return rule
-    return StepRule(16, 1, min(rule.seconds_min, 3.0), min(rule.seconds_max, 30.0))
+    return replace(rule, requests_cap=16, first_look=1_000_000, seconds_max=min(rule.seconds_max, 30.0))
 
 
 @dataclass(frozen=True, slots=True)

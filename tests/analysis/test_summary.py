@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.analysis import summarise, summarise_run
+from loadgen.analysis.objectives import time_order
 from loadgen.analysis.window import peak_in_flight, steady_window
 from loadgen.errors import Failure
 from loadgen.log.columns import columns
@@ -274,6 +275,28 @@ def test_more_looks_ask_for_more_proof() -> None:
     c, slo = columns(r), parse_slo(["ttft_p95=150ms"])
     assert summarise(c, 1, slo).objectives[0].verdict == "pass"
     assert summarise(c, 1, slo, looks=20).objectives[0].verdict == "inconclusive"
+
+
+def test_one_of_many_objectives_needs_more_proof_to_fail() -> None:
+    r = [record(str(i), 10 * i, 10 * i + (100 if i % 11 else 300), 10 * i + 900, n=5) for i in range(330)]
+    many = ["ttft_p95=150ms", *(f"e2e_p{p}=1s" for p in range(50, 90))]
+    assert one(r, many[0]).objectives[0].verdict == "fail"
+    assert one(r, *many).objectives[0].verdict == "inconclusive"
+
+
+def test_samples_are_ordered_by_when_the_metric_became_known() -> None:
+    rows = [
+        record("a", 0, 300, 400, done=900),
+        record("b", 0, 100, 600, done=700),
+        record("c", 0, None, None, done=200, outcome="error"),
+        record("d", 0, 150, 250, done=350, outcome="incomplete"),  # what failed became known by its end
+    ]
+    rows[1] = replace(rows[1], first_content_ns=500_000_000)
+    c = columns(rows)
+    orders = {
+        name: "".join(c.ids[i] for i in time_order(c, name)) for name in ("ttft", "ttfc", "tpot", "e2e_scheduled")
+    }
+    assert orders == {"ttft": "bcad", "ttfc": "cadb", "tpot": "cdab", "e2e_scheduled": "cdab"}
 
 
 def test_pooled_itl_objective_counts_a_failure_as_a_whole_request() -> None:

@@ -255,9 +255,7 @@ def test_failed_requests_stay_in_the_loop() -> None:
     assert seen.in_flight_peak == 6
 
 
-@given(
-    n=st.integers(1, 60), failures=st.integers(0, 60), allowed=st.sampled_from([0.0, 0.01, 0.05, 0.5, 1.0])
-)
+@given(n=st.integers(1, 60), failures=st.integers(0, 60), allowed=st.sampled_from([0.0, 0.01, 0.05, 0.5, 1.0]))
 def test_too_many_agrees_with_counting(n: int, failures: int, allowed: float) -> None:
     failures = min(failures, n)
     verdict = too_many(failures, n, allowed)

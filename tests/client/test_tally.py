@@ -60,6 +60,17 @@ def test_half_an_event_counts_as_malformed_only_where_the_server_ended_it_there(
     assert run(1, C("a"), C("b").rstrip(), clean=False).output_count == 2  # only its empty line was missing
 
 
+def test_an_event_without_its_last_line_came_with_the_read_that_brought_it() -> None:
+    """Not with the end of the body, which may be seen much later."""
+    tally = Tally(DIALECTS["chat"], SENT)
+    tally.feed(C("a"), SENT + 1 * MS, SENT)
+    tally.feed(chunk("stop", content="b").rstrip(), SENT + 3 * MS, SENT + 1 * MS)
+    tally.close(SENT + 500 * MS)
+    result = tally.result(None)
+    assert (ms(result.last_token_ns), ms(result.done_ns)) == (3, 500)
+    assert (result.events.gap_us, result.events.bounded) == ([1_000, 2_000], [])
+
+
 def test_what_the_exchange_asks_while_it_reads() -> None:
     tally = Tally(DIALECTS["chat"], SENT)
     seen = []

@@ -98,6 +98,14 @@ BODIES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         body(Prompt(body={"max_completion_tokens": 3}, output_tokens=7), force_length=True, usage=False),
         {"model": "m", "max_completion_tokens": 7, "ignore_eos": True, "min_tokens": 7, "stream": True},
     ),
+    "a body with one name for the length, the user with another": (
+        body(
+            Prompt(body={"model": "a", "max_tokens": 9}, output_tokens=7),
+            usage=False,
+            extra_body={"max_completion_tokens": 3},
+        ),
+        {"model": "a", "max_completion_tokens": 3, "stream": True},
+    ),
     "a body not streamed": (
         body(Prompt(body={"model": "a", "stream": True, "stream_options": {"include_usage": True}}), stream=False),
         {"model": "a", "stream": False},

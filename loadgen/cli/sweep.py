@@ -54,6 +54,6 @@ def sweep(start: int, factor: float, max_level: int, levels: tuple[int, ...] | N
         max_level=max_level,
         levels=levels,
         has_slo=bool(flags["slo"]),
-        refine=2 if demo else SweepPlan.refine,
+        refine=2 if demo else 4,
     )
     return measure("sweep", plan, flags)

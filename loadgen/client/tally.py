@@ -75,6 +75,7 @@ class Tally:
         self._text: list[str] = []
         self._text_bytes = 0
         self._last_read_ns: int | None = None
+        self._previous_read_ns = 0
         self._done_ns: int | None = None
         self._done = False
         self._closed = False
@@ -117,12 +118,15 @@ class Tally:
         return self._output_events
 
     def feed(self, data: bytes, stamp_ns: int, previous_read_ns: int) -> None:
-        """One read: its bytes, its arrival, and the arrival of the read before it. Never raises."""
+        """A read, or a part of it: its bytes, its arrival, and the arrival of the read before it. Never raises.
+
+        One read from the socket may hold several HTTP chunks; parts of a read come with the same stamps.
+        """
         if self._over():
             return
         if len(self._raw) < self._excerpt_bytes:
             self._raw += data[: self._excerpt_bytes - len(self._raw)]
-        self._last_read_ns = stamp_ns
+        self._last_read_ns, self._previous_read_ns = stamp_ns, previous_read_ns
         try:
             events = self._parser.feed(data)
         except EventTooLong as error:
@@ -141,7 +145,7 @@ class Tally:
             malformed, ignored = self._malformed, self._ignored
             arrived = stamp_ns if self._last_read_ns is None else self._last_read_ns
             try:
-                self._take(self._parser.close(), arrived, arrived)
+                self._take(self._parser.close(), arrived, self._previous_read_ns)
             except EventTooLong as error:
                 self._too_long(error)
             if not ended_cleanly:
@@ -234,6 +238,8 @@ class Tally:
         """The events of one read: the last is exact, those before it are at most a read's distance late."""
         late_ns = max(0, stamp_ns - max(previous_read_ns, self.sent_ns))  # nothing arrives before it was asked for
         last = len(events) - 1
+        if events and self._at_ns and self._at_ns[-1] == stamp_ns:
+            self._late_ns[-1] = late_ns  # an earlier part of this read ended with it: it was not the read's last event
         for place, event in enumerate(events):
             try:
                 piece = self._dialect.read(event)

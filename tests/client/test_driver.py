@@ -157,7 +157,7 @@ def test_time_budget_is_a_promise() -> None:
     def budget() -> Budget:
         return Budget(deadline=anyio.current_time() + 10.0)
 
-    seen, records, sender = run(lambda: FakeSender(lambda n: 3.3), 4, budget=budget, enough=lambda p: False)
+    seen, records, _sender = run(lambda: FakeSender(lambda n: 3.3), 4, budget=budget, enough=lambda p: False)
     assert (seen.ended, seen.detail) == ("budget", "time")
     assert max(r.done_ns for r in records) <= 10.0e9 + 1
     assert {r.outcome for r in records if r.done_ns >= 10e9 - 1} == {"cut"}
@@ -166,7 +166,7 @@ def test_time_budget_is_a_promise() -> None:
 @given(requests=st.integers(0, 40), tokens=st.integers(0, 600), concurrency=st.integers(1, 9))
 @settings(max_examples=40, deadline=None)
 def test_request_and_token_budgets_are_kept_exactly(requests: int, tokens: int, concurrency: int) -> None:
-    seen, records, sender = run(
+    seen, _records, sender = run(
         lambda: FakeSender(lambda n: 1.0), concurrency,
         budget=lambda: Budget(requests=requests, tokens=tokens), enough=lambda p: False,
     )  # fmt: skip
@@ -185,7 +185,7 @@ def test_errors_stop_the_step_and_refused_connections_back_off() -> None:
     assert "refused" in seen.detail
     assert sender.sent < 40
     # Few errors among many are no reason to stop.
-    seen, records, _ = run(lambda: FakeSender(lambda n: 1.0, lambda n: "error" if n == 30 else "ok"), 8)
+    seen, _records, _ = run(lambda: FakeSender(lambda n: 1.0, lambda n: "error" if n == 30 else "ok"), 8)
     assert seen.ended == "complete"
 
 
@@ -247,7 +247,7 @@ def test_starts_can_be_staggered() -> None:
 
 
 def test_failed_requests_stay_in_the_loop() -> None:
-    seen, records, sender = run(
+    seen, records, _sender = run(
         lambda: FakeSender(lambda n: 1.0, lambda n: "error" if n % 2 else "ok"), 6, max_error_rate=1.0
     )
     assert seen.ended == "complete"

@@ -119,6 +119,24 @@ def test_earlier_events_of_a_read_are_bounded() -> None:
     assert result.flags == ("bounded",)
 
 
+def test_one_read_in_parts_is_one_read() -> None:
+    """HTTP chunks of one read come one by one, with the same stamps: only the last event of them all is exact."""
+    parts = [C("a"), ROLE, C("b") + C("c"), C("d")[:5], C("d")[5:], C("e")]
+    whole, parted = Tally(DIALECTS["chat"], SENT), Tally(DIALECTS["chat"], SENT)
+    for tally, reads in ((whole, [b"".join(parts)]), (parted, parts)):
+        tally.feed(C("z"), SENT + 1 * MS, SENT)
+        for data in reads:
+            tally.feed(data, SENT + 4 * MS, SENT + 1 * MS)
+        tally.feed(C("y").rstrip(), SENT + 9 * MS, SENT + 4 * MS)
+        tally.close(SENT + 9 * MS)
+    assert parted.result(None) == whole.result(None)
+    assert parted.result(None).events.bounded == [(1, 3_000), (2, 3_000), (3, 3_000), (4, 3_000)]
+    tally = Tally(DIALECTS["chat"], SENT)
+    tally.feed(C("a") + C("b").rstrip(), SENT + 9 * MS, SENT)
+    tally.close(SENT + 10 * MS)
+    assert tally.result(None).events.bounded == [(0, 9_000)]  # the last event needed the end, but came with the read
+
+
 def test_a_bound_does_not_reach_back_before_the_request() -> None:
     tally = Tally(DIALECTS["chat"], SENT)
     tally.feed(C("a") + C("b"), SENT + 3 * MS, 0)

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadgen.errors import UsageError
@@ -102,6 +102,7 @@ def test_an_unknown_metric_is_answered_with_the_list() -> None:
     assert all(metric in caught.value.remedy for metric in SLO_METRICS)
 
 
+@settings(deadline=None)
 @given(st.lists(st.text(max_size=30), max_size=3))
 def test_any_text_is_understood_or_refused(texts: list[str]) -> None:
     try:
@@ -111,6 +112,7 @@ def test_any_text_is_understood_or_refused(texts: list[str]) -> None:
     assert all(0 < o.limit_ms < float("inf") for o in slo.objectives)
 
 
+@settings(deadline=None)
 @given(
     st.sampled_from([m for m in SLO_METRICS if m != "itl"]),
     st.none() | st.integers(1, 99),

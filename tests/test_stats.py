@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadgen import stats
@@ -12,6 +12,7 @@ from loadgen import stats
 finite = st.floats(-1e9, 1e9, allow_nan=False)
 
 
+@settings(deadline=None)
 @given(st.lists(finite, min_size=1, max_size=60), st.floats(0, 1))
 def test_quantile_is_numpys(values: list[float], q: float) -> None:
     x = np.array(values)
@@ -72,6 +73,7 @@ def test_binomial_bounds_against_the_definition(n: int) -> None:
             assert high == 1
 
 
+@settings(deadline=None)
 @given(st.floats(0, 1), st.floats(0.01, 1e5), st.floats(1e-4, 0.5))
 def test_binomial_bounds_hold_the_share(share: float, n: float, alpha: float) -> None:
     low, high = stats.binomial_bounds(share, n, alpha)
@@ -79,6 +81,7 @@ def test_binomial_bounds_hold_the_share(share: float, n: float, alpha: float) ->
     assert share - 1e-9 <= high <= 1
 
 
+@settings(deadline=None)
 @given(st.lists(st.booleans(), max_size=200), st.integers(0, 16))
 def test_effective_n_never_exceeds_n(flags: list[bool], k: int) -> None:
     deff = stats.design_effect(np.array(flags, dtype=bool), k)
@@ -86,6 +89,7 @@ def test_effective_n_never_exceeds_n(flags: list[bool], k: int) -> None:
     assert 0 <= stats.effective_n(len(flags), deff, k) <= len(flags)
 
 
+@settings(deadline=None)
 @given(st.integers(0, 5000), st.integers(1, 300))
 def test_batch_count(n: int, c: int) -> None:
     k = stats.batch_count(n, c)

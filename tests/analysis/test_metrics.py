@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
 from loadgen.analysis import DEFINITIONS, metrics
 from loadgen.log.columns import columns
@@ -13,6 +13,7 @@ from tests.analysis.record_samples import steps
 from tests.analysis.slow_metrics import itl_of, record, request_metric, stamps, tokens_by_event
 
 
+@settings(deadline=None)
 @given(steps)
 def test_request_metrics_are_the_definitions(records: list[Record]) -> None:
     c = columns(records)
@@ -21,6 +22,7 @@ def test_request_metrics_are_the_definitions(records: list[Record]) -> None:
         assert found == pytest.approx([request_metric(name, r) for r in records])
 
 
+@settings(deadline=None)
 @given(steps)
 def test_tokens_by_event_are_the_definition(records: list[Record]) -> None:
     found = metrics.event_tokens(columns(records))
@@ -29,6 +31,7 @@ def test_tokens_by_event_are_the_definition(records: list[Record]) -> None:
     assert found.estimated.tolist() == [guessed for _, guessed in right]
 
 
+@settings(deadline=None)
 @given(steps)
 def test_inter_chunk_and_itl_are_the_definitions(records: list[Record]) -> None:
     c = columns(records)

@@ -180,7 +180,7 @@ def test_errors_stop_the_step_and_refused_connections_back_off() -> None:
         sender.failure, sender.status = Failure("connect", "refused"), None
         return sender
 
-    seen, records, sender = run(make, 16, enough=lambda p: False)
+    seen, _, sender = run(make, 16, enough=lambda p: False)
     assert seen.ended == "errors"
     assert "refused" in seen.detail
     assert sender.sent < 40

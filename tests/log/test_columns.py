@@ -4,7 +4,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadgen.log.columns import NULL, TIMEOUTS, Columns, columns
@@ -51,6 +51,7 @@ def check_row(c: Columns, i: int, r: Record) -> None:
     assert c.event_bound_us[at].tolist() == [bounds.get(j, -1) for j in range(len(e.gap_us))]
 
 
+@settings(deadline=None)
 @given(st.lists(any_record, max_size=6))
 def test_every_field_of_any_record_is_kept(records: list[Record]) -> None:
     c = columns(iter(records))
@@ -59,6 +60,7 @@ def test_every_field_of_any_record_is_kept(records: list[Record]) -> None:
         check_row(c, i, r)
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(any_record, st.booleans()), max_size=6))
 def test_where_is_the_columns_of_the_chosen(chosen: list[tuple[Record, bool]]) -> None:
     c = columns(r for r, _ in chosen)

@@ -304,7 +304,7 @@ plans = st.builds(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(plans, st.lists(result, min_size=1, max_size=30))
 def test_no_history_runs_for_ever_or_raises(plan: SweepPlan, results: list[LevelResult]) -> None:
     history: list[LevelResult] = []
@@ -322,6 +322,7 @@ def test_no_history_runs_for_ever_or_raises(plan: SweepPlan, results: list[Level
     assert found.held is None or any(h.concurrency == found.held and h.verdict == "pass" for h in history)
 
 
+@settings(deadline=None)
 @given(plans, st.lists(st.tuples(st.integers(1, 500), result), max_size=12))
 def test_no_foreign_history_raises(plan: SweepPlan, rows: list[tuple[int, LevelResult]]) -> None:
     decide([replace(r, concurrency=c) for c, r in rows], plan)

@@ -12,7 +12,6 @@ import errno
 import socket
 import ssl
 import time
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -24,9 +23,12 @@ import orjson
 
 from ..errors import Failure, FailureKind
 from ..records import InputTokens, Outcome, OutputTokens, Record, RequestSpec, TimeoutKind
-from .dialects.base import Dialect, RequestOptions
+from .decode import decoder
+from .dialects.base import Dialect, RequestOptions, asked_output
+from .kernel import KernelTransport
+from .probe import PROBE, Probe
+from .secrets import scrub, secrets_of
 from .tally import Tally
-from .transport import PROBE, Probe
 
 EXCERPT_BYTES = 2048
 ERROR_BODY_BYTES = 65536
@@ -34,6 +36,7 @@ MAX_EVENT_BYTES = 8 << 20
 MAX_WHOLE_BYTES = 64 << 20
 # After [DONE] the last chunk is waited for this long, so that the connection can be used again.
 LINGER_S = 0.25
+PROMPT_WRITE_NS = 20_000  # a write that took no longer sent its first byte at `sent_ns`
 CLIENT_ERRNOS = {errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOMEM, errno.ENOBUFS, errno.EACCES}
 
 
@@ -50,29 +53,33 @@ class Timeouts:
 class _Live:
     """A request in flight: its timers and what ends it."""
 
-    __slots__ = ("idle_set", "limits", "phase", "scope", "start", "why")
+    __slots__ = ("idle_set", "limits", "offset", "phase", "scope", "start", "why")
 
     def __init__(self, limits: Timeouts) -> None:
         self.limits = limits
         self.start = anyio.current_time()
+        self.offset = self.start - time.monotonic()  # the transport calls from outside of any task, where anyio has no time
         self.phase: TimeoutKind = "connect"
         self.scope = anyio.CancelScope(deadline=self.start + min(limits.connect, limits.total))
         self.idle_set = 0.0
         self.why: Literal["cut", "cancelled"] | None = None
+
+    def now(self) -> float:
+        return time.monotonic() + self.offset
 
     def sent(self) -> None:
         self._arm("first_token", self.limits.first_token)
 
     def token(self) -> None:
         # Moving a timer for each token costs more than the token: it is set 1/16 late and moved when that is used up.
-        now = anyio.current_time()
+        now = self.now()
         if self.phase == "first_token" or now - self.idle_set > self.limits.idle / 16:
             self.idle_set = now
             self._arm("idle", self.limits.idle * 17 / 16)
 
     def _arm(self, phase: TimeoutKind, limit: float) -> None:
         end = self.start + self.limits.total
-        deadline = anyio.current_time() + limit
+        deadline = self.now() + limit
         self.phase = phase if deadline < end else "total"
         self.scope.deadline = min(deadline, end)
 
@@ -90,6 +97,7 @@ class HttpxSender:
         zero_ns: int,
         timeouts: Timeouts | None = None,
         max_event_bytes: int = MAX_EVENT_BYTES,
+        tally: type[Tally] = Tally,
     ) -> None:
         self._client = client
         self._url = httpx.URL(url)
@@ -98,7 +106,11 @@ class HttpxSender:
         self._zero = zero_ns
         self._timeouts = timeouts or Timeouts()
         self._max_event_bytes = max_event_bytes
+        self._tally = tally
         self._live: set[_Live] = set()
+        self._secrets = secrets_of(client.headers, url, options.extra_body)
+        # The user's own headers win; */* is what httpx itself would say.
+        self._theirs = {name for name, value in client.headers.items() if value != "*/*"}
 
     def cut(self, outcome: Literal["cut", "cancelled"]) -> None:
         for live in self._live:
@@ -106,21 +118,29 @@ class HttpxSender:
             live.scope.cancel()
 
     async def send(self, spec: RequestSpec, scheduled_ns: int) -> Record:
-        body = orjson.dumps(self._dialect.body(spec.prompt, self._options))
-        end = await self._attempt(spec, body)
+        fields = self._dialect.body(spec.prompt, self._options)
+        body = orjson.dumps(fields)
+        end = await self._attempt(spec, body, scheduled_ns)
         if end.stale:  # a kept-alive connection the server had already closed: nothing was answered, so send it again
-            end = await self._attempt(spec, body)
-        return self._record(spec, scheduled_ns, end)
+            end = await self._attempt(spec, body, scheduled_ns)
+        end.asked = asked_output(fields)
+        return scrub(self._record(spec, scheduled_ns, end), self._secrets)
 
-    async def _attempt(self, spec: RequestSpec, body: bytes) -> _End:
+    async def _attempt(self, spec: RequestSpec, body: bytes, scheduled_ns: int) -> _End:
         live = _Live(self._timeouts)
-        probe = Probe(live.sent)
-        end = _End(probe, Tally(self._dialect, 0, self._max_event_bytes, EXCERPT_BYTES))
+        tally = self._tally(self._dialect, 0, self._max_event_bytes, EXCERPT_BYTES)
+
+        def sent() -> None:
+            tally.sent_ns = probe.sent_ns or 0
+            live.sent()
+
+        probe = Probe(sent)
+        end = _End(probe, tally)
         token = PROBE.set(probe)
         self._live.add(live)
         try:
             with live.scope:
-                await self._exchange(spec, body, live, end)
+                await self._exchange(spec, body, scheduled_ns, live, end)
         except (httpx.HTTPError, httpx.StreamError, httpcore.ProtocolError, OSError) as error:
             end.broke(error)
         finally:
@@ -134,13 +154,24 @@ class HttpxSender:
                 end.outcome, end.timeout = "timeout", live.phase
         return end
 
-    async def _exchange(self, spec: RequestSpec, body: bytes, live: _Live, end: _End) -> None:
+    async def _exchange(self, spec: RequestSpec, body: bytes, scheduled_ns: int, live: _Live, end: _End) -> None:
+        own = {"content-type": "application/json", "accept": "text/event-stream", "x-request-id": spec.id}
         request = self._client.build_request(
             "POST",
             self._url,
             content=body,
-            headers={"content-type": "application/json", "accept": "text/event-stream", "x-request-id": spec.id},
+            headers={name: value for name, value in own.items() if name not in self._theirs},
+            extensions={
+                "probe": end.probe,
+                "tally": end.tally,
+                "on_token": live.token,
+                "send_at_ns": scheduled_ns,
+                "timeout": self._client.timeout.as_dict(),
+            },
         )
+        early_s = (scheduled_ns - time.monotonic_ns()) / 1e9
+        if early_s > 0 and not isinstance(self._client._transport, KernelTransport):
+            await anyio.sleep(early_s)
         response = await self._client.send(request, stream=True)
         try:
             end.status = response.status_code
@@ -161,15 +192,20 @@ class HttpxSender:
 
     async def _stream(self, response: httpx.Response, live: _Live, end: _End) -> None:
         probe, tally = end.probe, end.tally
+        answer = response.extensions.get("answer")
+        if answer is not None:  # our transport has fed the tally as the bytes came, without waking this task
+            await answer.end
+            tally.close(probe.last_read_ns, ended_cleanly=True)
+            return end.settle(probe.last_read_ns)
         tally.sent_ns = probe.sent_ns or 0
-        decode = _decoder(response.headers.get("content-encoding", ""))
+        decode = decoder(response.headers.get("content-encoding", ""))
         shared_reads = response.http_version == "HTTP/2"  # another task may have read for us: stamp here instead
         seen = 0
         chunks = response.aiter_raw()
         async for chunk in chunks:
             if shared_reads:
                 probe.previous_read_ns, probe.last_read_ns = probe.last_read_ns, time.monotonic_ns()
-            tally.feed(decode(chunk), probe.last_read_ns, probe.previous_read_ns)
+            tally.feed(decode(chunk) if decode else chunk, probe.last_read_ns, probe.previous_read_ns)
             if tally.output_events > seen:
                 seen = tally.output_events
                 live.token()
@@ -178,9 +214,9 @@ class HttpxSender:
                 with anyio.move_on_after(LINGER_S):
                     async for _ in chunks:
                         pass
-                return
+                return None
         tally.close(probe.last_read_ns, ended_cleanly=True)
-        end.settle(probe.last_read_ns)
+        return end.settle(probe.last_read_ns)
 
     async def _whole(self, response: httpx.Response, end: _End) -> None:
         """A whole JSON completion though a stream was asked for: its times are those of a non-streamed answer."""
@@ -203,7 +239,7 @@ class HttpxSender:
         def run_ns(stamp: int | None) -> int | None:
             return None if stamp is None else stamp - self._zero
 
-        asked = spec.prompt.output_tokens
+        asked = end.asked
         usage_asked = self._options.usage
         if end.whole is not None:
             result = end.tally.whole(end.whole, end.done_ns, asked, usage_asked=usage_asked)
@@ -212,6 +248,9 @@ class HttpxSender:
             result = end.tally.result(asked, usage_asked=usage_asked)
         outcome: Outcome = end.outcome or result.outcome
         failure = end.failure or (result.error if outcome not in ("cut", "cancelled", "ok") else None)
+        if end.reset is not None and outcome in ("incomplete", "empty"):
+            outcome, failure = "incomplete", end.reset
+        done_ns = result.done_ns if end.outcome is None and result.done_ns else end.done_ns
         return Record(
             id=spec.id,
             step=spec.step,
@@ -225,11 +264,11 @@ class HttpxSender:
             first_token_ns=run_ns(result.first_token_ns),
             first_content_ns=run_ns(result.first_content_ns),
             last_token_ns=run_ns(result.last_token_ns),
-            done_ns=end.done_ns - self._zero,
+            done_ns=done_ns - self._zero,
             input_tokens=InputTokens(
                 spec.prompt.input_tokens, spec.prompt.local_tokens, result.input_server, result.input_cached
             ),
-            output_tokens=OutputTokens(spec.prompt.output_tokens, result.output_count, result.output_source),
+            output_tokens=OutputTokens(asked, result.output_count, result.output_source),
             first_event_tokens=result.first_event_tokens,
             events=result.events,
             outcome=outcome,
@@ -241,6 +280,7 @@ class HttpxSender:
             excerpt=result.excerpt if outcome not in ("ok", "cut", "cancelled") else None,
             server_id=result.server_id,
             peer=probe.peer,
+            sent_bound_us=-(-probe.write_ns // 1000) if probe.write_ns > PROMPT_WRITE_NS else None,
         )
 
 
@@ -258,6 +298,8 @@ class _End:
         self.done_ns = 0
         self.settled = False
         self.stale = False
+        self.asked: int | None = None  # output tokens, by the body as it was sent
+        self.reset: Failure | None = None  # how a stream broke off; of interest where the tally calls it incomplete
 
     def settle(self, stamp_ns: int) -> None:
         self.settled = True
@@ -287,13 +329,14 @@ class _End:
         elif kind == "client":
             self.fail(kind, message, outcome="client_error")
         elif self.status == 200 and kind in ("reset", "protocol"):
-            self.failure = Failure("reset", message)
+            # A stream that had said that it ended did end, whatever the connection does after that.
             self.tally.close(time.monotonic_ns(), ended_cleanly=False)
             self.settle(time.monotonic_ns())
-            self.outcome = "incomplete"
+            self.reset = Failure("reset", message)
         else:
-            reused = self.probe.connect is None and self.probe.sent_ns is not None
-            self.stale = reused and self.probe.first_read_ns is None and kind in ("reset", "protocol")
+            self.stale = (
+                self.probe.connect is None and self.probe.first_read_ns is None and kind in ("reset", "protocol")
+            )
             self.fail(kind, message)
 
 
@@ -355,9 +398,9 @@ def error_message(payload: bytes) -> str | None:
 async def _read_bytes(response: httpx.Response, limit: int) -> bytes:
     """The body up to `limit` bytes; a body that breaks off is what has come of it."""
     data = bytearray()
-    decode = _decoder(response.headers.get("content-encoding", ""))
+    decode = decoder(response.headers.get("content-encoding", ""))
     async for chunk in response.aiter_raw():
-        data += decode(chunk)
+        data += decode(chunk) if decode else chunk
         if len(data) >= limit:
             break
     return bytes(data[:limit])
@@ -365,30 +408,3 @@ async def _read_bytes(response: httpx.Response, limit: int) -> bytes:
 
 async def _read_some(response: httpx.Response, limit: int) -> str:
     return (await _read_bytes(response, limit)).decode("utf-8", "replace")
-
-
-class _Identity:
-    def __call__(self, data: bytes) -> bytes:
-        return data
-
-
-class _Inflate:
-    """gzip or deflate, chunk by chunk, from a server that compresses though identity was asked for."""
-
-    def __init__(self) -> None:
-        self._inner = zlib.decompressobj(47)
-
-    def __call__(self, data: bytes) -> bytes:
-        try:
-            return self._inner.decompress(data)
-        except zlib.error as error:
-            raise httpx.DecodingError(f"the compressed body is broken: {error}") from error
-
-
-def _decoder(encoding: str) -> _Identity | _Inflate:
-    encoding = encoding.strip().lower()
-    if encoding in ("", "identity"):
-        return _Identity()
-    if encoding in ("gzip", "x-gzip", "deflate"):
-        return _Inflate()
-    raise httpx.DecodingError(f"the body is compressed with {encoding}, though identity was asked for")

@@ -1,143 +1,20 @@
-"""httpx's own transport, with a stamp on every read.
-
-The stamp is taken in the network backend, right after the read returned and before h11 has parsed anything. httpcore
-runs a request's connect, writes and reads in the task that sends it, so its `Probe` is found in a context variable.
-"""
+"""How the server is reached, and the client that reaches it."""
 
 from __future__ import annotations
 
 import ssl
-import time
-from collections.abc import Callable, Iterable, Mapping
-from contextvars import ContextVar
+import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
+from urllib.request import getproxies, proxy_bypass
 
-import anyio
-import httpcore
 import httpx
 
 from ..errors import UsageError
-from ..records import Connect
-
-# Idle connections are dropped before the server drops them (uvicorn does after 5 s): a request never meets a dead one.
-KEEPALIVE_EXPIRY_S = 4.0
-
-
-class Probe:
-    """What the wire told of one request; stamps in ns of CLOCK_MONOTONIC, None until they happen."""
-
-    __slots__ = ("connect", "first_read_ns", "last_read_ns", "on_sent", "peer", "previous_read_ns", "sent_ns")
-
-    def __init__(self, on_sent: Callable[[], None]) -> None:
-        self.on_sent = on_sent  # called at the first write
-        self.connect: Connect | None = None
-        self.peer: str | None = None
-        self.sent_ns: int | None = None
-        self.first_read_ns: int | None = None
-        self.last_read_ns = 0
-        self.previous_read_ns = 0
-
-
-PROBE: ContextVar[Probe | None] = ContextVar("loadgen_probe", default=None)
-
-
-class _StampedStream(httpcore.AsyncNetworkStream):
-    def __init__(self, inner: httpcore.AsyncNetworkStream) -> None:
-        self._inner = inner
-        address = inner.get_extra_info("server_addr")
-        self._peer = format_address(address) if address else None
-
-    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        data = await self._inner.read(max_bytes, timeout)
-        now = time.monotonic_ns()
-        probe = PROBE.get()
-        if probe is not None:
-            if probe.first_read_ns is None and data:
-                probe.first_read_ns = now
-            # What was read before this request was sent says nothing about when its bytes can have come.
-            probe.previous_read_ns = max(probe.last_read_ns, probe.sent_ns or 0)
-            probe.last_read_ns = now
-        return data
-
-    async def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        probe = PROBE.get()
-        if probe is not None and probe.sent_ns is None:
-            probe.peer = self._peer
-            probe.on_sent()
-            probe.sent_ns = time.monotonic_ns()
-        await self._inner.write(buffer, timeout)
-
-    async def aclose(self) -> None:
-        await self._inner.aclose()
-
-    async def start_tls(
-        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
-    ) -> httpcore.AsyncNetworkStream:
-        start = time.monotonic_ns()
-        inner = await self._inner.start_tls(ssl_context, server_hostname, timeout)
-        probe = PROBE.get()
-        if probe is not None and probe.connect is not None:
-            tls_us = (time.monotonic_ns() - start) // 1000
-            probe.connect = Connect(probe.connect.dns_us, probe.connect.tcp_us, tls_us)
-            probe.sent_ns = None  # a CONNECT to a proxy is not the request
-        return _StampedStream(inner)
-
-    def get_extra_info(self, info: str) -> Any:
-        return self._inner.get_extra_info(info)
-
-
-class _StampedBackend(httpcore.AsyncNetworkBackend):
-    """Resolves and connects in two steps, so that each is timed apart."""
-
-    def __init__(self) -> None:
-        self._inner = httpcore.AnyIOBackend()
-
-    async def connect_tcp(
-        self,
-        host: str,
-        port: int,
-        timeout: float | None = None,
-        local_address: str | None = None,
-        socket_options: Iterable[Any] | None = None,
-    ) -> httpcore.AsyncNetworkStream:
-        start = time.monotonic_ns()
-        try:
-            found = await anyio.getaddrinfo(host, port, type=1)
-        except OSError as error:
-            raise httpcore.ConnectError(str(error)) from error
-        resolved = time.monotonic_ns()
-        addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
-        stream = None
-        for i, address in enumerate(addresses):
-            share = None if timeout is None else timeout / len(addresses)
-            try:
-                stream = await self._inner.connect_tcp(address, port, share, local_address, socket_options)
-                break
-            except (httpcore.ConnectError, httpcore.ConnectTimeout):
-                if i == len(addresses) - 1:
-                    raise
-        assert stream is not None
-        probe = PROBE.get()
-        if probe is not None:
-            probe.connect = Connect((resolved - start) // 1000, (time.monotonic_ns() - resolved) // 1000, None)
-        return _StampedStream(stream)
-
-    async def connect_unix_socket(
-        self, path: str, timeout: float | None = None, socket_options: Iterable[Any] | None = None
-    ) -> httpcore.AsyncNetworkStream:
-        return _StampedStream(await self._inner.connect_unix_socket(path, timeout, socket_options))
-
-    async def sleep(self, seconds: float) -> None:
-        await anyio.sleep(seconds)
-
-
-def format_address(address: Any) -> str:
-    """A socket address as host:port, with brackets around IPv6."""
-    if isinstance(address, tuple):
-        host, port = address[:2]
-        return f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"
-    return str(address)
+from .kernel import KEEPALIVE_S, KernelTransport
+from .pool import stamp_reads
+from .tally import Tally
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,17 +28,39 @@ class Access:
     proxy: str | None = None
     trust_env: bool = False
     http2: bool = False
+    httpx_pool: bool = False  # httpx's own transport though ours could do it
+    threaded: bool = False  # read the sockets in a thread of their own
 
-    def redacted(self) -> dict[str, Any]:
-        """The same, fit for a manifest: header names without their values, a proxy without its password."""
+    @property
+    def transport(self) -> Literal["kernel", "httpx"]:
+        """Which transport serves this: ours, unless only httpx's can."""
+        plain = not (self.httpx_pool or self.http2 or self.proxy or self.trust_env)
+        return "kernel" if plain and sys.platform.startswith("linux") and hasattr(Tally, "hold") else "httpx"
+
+    def proxy_for(self, url: str) -> str | None:
+        """The proxy that requests to this URL go through, without its password; None where they go straight."""
+        proxy = self.proxy
+        target = httpx.URL(url)
+        if proxy is None and self.trust_env and not proxy_bypass(target.netloc.decode()):
+            proxies = getproxies()
+            proxy = proxies.get(target.scheme) or proxies.get("all")
+        if not proxy:
+            return None
+        found = httpx.URL(proxy if "://" in proxy else f"http://{proxy}")
+        return f"{found.scheme}://{found.netloc.decode()}"
+
+    def redacted(self, url: str) -> dict[str, Any]:
+        """The same, fit for a manifest: header names without their values, the proxy to `url` without its password."""
         return {
             "headers": sorted(self.headers),
             "ca_file": self.ca_file,
             "insecure": self.insecure,
             "client_cert": self.client_cert is not None,
-            "proxy": httpx.URL(self.proxy).host if self.proxy else None,
+            "proxy": self.proxy_for(url),
             "trust_env": self.trust_env,
             "http2": self.http2,
+            "transport": self.transport,
+            "threaded": self.threaded,
         }
 
 
@@ -190,26 +89,31 @@ def ssl_context(access: Access) -> ssl.SSLContext:
     return context
 
 
-def open_client(access: Access, connections: int, *, tls: bool, connect_timeout_s: float = 10.0) -> httpx.AsyncClient:
+def open_client(
+    access: Access, connections: int, *, tls: bool, connect_timeout_s: float = 10.0, idle_timeout_s: float = 60.0
+) -> httpx.AsyncClient:
     """An httpx client with room for exactly `connections` requests at once, redirects off, environment ignored unless
-    asked. Every other timeout is the exchange's own."""
-    context: ssl.SSLContext | bool = ssl_context(access) if tls else False
+    asked. Every timeout but the connection's is the exchange's own."""
+    context = ssl_context(access) if tls else None
+    common: dict[str, Any] = {
+        "follow_redirects": False,
+        "timeout": httpx.Timeout(None, connect=connect_timeout_s),
+        "headers": {"user-agent": "loadgen", "accept-encoding": "identity", **access.headers},
+    }
+    if access.transport == "kernel":
+        transport = KernelTransport(context=context, threaded=access.threaded, rearm_s=min(1.0, idle_timeout_s / 16))
+        return httpx.AsyncClient(transport=transport, trust_env=False, **common)
     limits = httpx.Limits(
-        max_connections=connections, max_keepalive_connections=connections, keepalive_expiry=KEEPALIVE_EXPIRY_S
+        max_connections=connections, max_keepalive_connections=connections, keepalive_expiry=KEEPALIVE_S
     )
     client = httpx.AsyncClient(
-        verify=context,
+        verify=context or False,
         limits=limits,
         http1=True,
         http2=access.http2,
         proxy=access.proxy,
         trust_env=access.trust_env,
-        follow_redirects=False,
-        timeout=httpx.Timeout(None, connect=connect_timeout_s),
-        headers={"user-agent": "loadgen", "accept-encoding": "identity", **access.headers},
+        **common,
     )
-    for transport in (client._transport, *client._mounts.values()):
-        if isinstance(transport, httpx.AsyncHTTPTransport):
-            # httpx offers no argument for httpcore's `network_backend`; a test holds this name.
-            transport._pool._network_backend = _StampedBackend()
+    stamp_reads(client)
     return client

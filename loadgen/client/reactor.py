@@ -1,0 +1,149 @@
+"""One private epoll for all of a transport's sockets, in the event loop or in a thread of its own.
+
+An epoll descriptor is itself pollable: the event loop watches that one, and a single callback reads every socket that
+is ready. Asking the loop to watch each socket would cost more than reading it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import select
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from .clock import SECOND_NS, Clock, TimerFd
+
+BUSY_POLL_EVENTS = 4096
+THREAD_POLL_S = 0.5
+
+
+class Ready(Protocol):
+    """What is called when its descriptor is ready, with epoll's event mask."""
+
+    def on_ready(self, mask: int) -> None: ...
+
+
+class Reactor:
+    """`handlers` by descriptor, timers by time. With `threaded` the callbacks run in a thread, and `post` brings a call back
+    to the loop; without, everything runs in the loop and `post` is a plain call.
+
+    `looked_ns` is when the sockets were last asked before the present round: no byte that is read now came earlier.
+    """
+
+    def __init__(self, *, threaded: bool = False) -> None:
+        self.clock = Clock()
+        self.threaded = threaded
+        self.handlers: dict[int, Ready] = {}
+        self.looked_ns = self._looking_ns = time.monotonic_ns()
+        self._loop = asyncio.get_running_loop()
+        self._epoll = select.epoll()
+        self._timers: list[tuple[int, int, Callable[[], None]]] = []
+        self._count = itertools.count()
+        self._timer_lock = threading.Lock()
+        self._timerfd: TimerFd | None = None
+        try:
+            self._timerfd = TimerFd()
+            self._epoll.register(self._timerfd.fileno(), select.EPOLLIN)
+        except OSError:  # the loop's own timers have to do
+            self._timerfd = None
+        self._closed = False
+        self._thread: threading.Thread | None = None
+        if threaded:
+            self._thread = threading.Thread(target=self._run, name="loadgen-reader", daemon=True)
+            self._thread.start()
+        else:
+            self._loop.add_reader(self._epoll.fileno(), self._drain)
+
+    @property
+    def thread_id(self) -> int | None:
+        """The kernel's id of the thread that reads the sockets; None where it is the event loop's."""
+        return None if self._thread is None else self._thread.native_id
+
+    def post(self, call: Callable[..., None], *args: Any) -> None:
+        """Call in the event loop: now if this is it, else soon."""
+        if self._thread is None:
+            call(*args)
+        elif not self._closed:
+            self._loop.call_soon_threadsafe(call, *args)
+
+    def add(self, fd: int, handler: Ready) -> None:
+        self.handlers[fd] = handler
+        self._epoll.register(fd, select.EPOLLIN)
+
+    def want_write(self, fd: int, wanted: bool) -> None:
+        self._epoll.modify(fd, select.EPOLLIN | select.EPOLLOUT if wanted else select.EPOLLIN)
+
+    def remove(self, fd: int) -> None:
+        """Forget a descriptor, before it is closed."""
+        if self.handlers.pop(fd, None) is not None and not self._closed:
+            self._epoll.unregister(fd)
+
+    def at(self, when_ns: int, call: Callable[[], None]) -> None:
+        """Call at that time of CLOCK_MONOTONIC, where the sockets are served."""
+        if self._timerfd is None:
+            delay = max(0.0, (when_ns - time.monotonic_ns()) / SECOND_NS)
+            self._loop.call_later(delay, call)
+            return
+        with self._timer_lock:
+            heapq.heappush(self._timers, (when_ns, next(self._count), call))
+            if self._timers[0][0] == when_ns:
+                self._timerfd.set(when_ns)
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        if self._thread is None:
+            self._loop.remove_reader(self._epoll.fileno())
+        else:
+            if self._timerfd is not None:
+                self._timerfd.set(1)  # wakes the thread
+            self._thread.join()
+        self._epoll.close()
+        if self._timerfd is not None:
+            self._timerfd.close()
+
+    # --- where the sockets are served -------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._closed:
+            self._serve(THREAD_POLL_S)
+
+    def _drain(self) -> None:
+        self._serve(0)
+
+    def _serve(self, timeout_s: float) -> None:
+        if self._thread is None:
+            looking = time.monotonic_ns()
+            ready = self._epoll.poll(0, BUSY_POLL_EVENTS)
+        else:
+            ready = self._epoll.poll(timeout_s, BUSY_POLL_EVENTS)
+            looking = time.monotonic_ns()
+        if self._closed:
+            return
+        self.looked_ns, self._looking_ns = self._looking_ns, looking
+        if looking - self.clock.refreshed_ns > SECOND_NS:
+            self.clock.refresh()
+        get = self.handlers.get
+        for fd, mask in ready:
+            handler = get(fd)
+            if handler is not None:
+                handler.on_ready(mask)
+            elif self._timerfd is not None and fd == self._timerfd.fileno():
+                self._expire(self._timerfd)
+
+    def _expire(self, timerfd: TimerFd) -> None:
+        timerfd.clear()
+        while True:
+            with self._timer_lock:
+                if not self._timers:
+                    return
+                if self._timers[0][0] > time.monotonic_ns():
+                    timerfd.set(self._timers[0][0])
+                    return
+                call = heapq.heappop(self._timers)[2]
+            call()

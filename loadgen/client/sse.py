@@ -73,7 +73,7 @@ class SSEParser:
             self._bom = None
             data = data.removeprefix(_BOM)
         events: list[SSEEvent] = []
-        if data.endswith(b"\n\n") and self._at_rest() and b"\r" not in data:
+        if data.endswith(b"\n\n") and self.at_rest and b"\r" not in data:
             self._whole_events(data, events)
         else:
             self._any_bytes(data, events)
@@ -91,9 +91,12 @@ class SSEParser:
         self._after_cr = False
         return events
 
-    def _at_rest(self) -> bool:
+    @property
+    def at_rest(self) -> bool:
         """Between two events, with nothing remembered."""
-        return not (self._after_cr or self._line or self._data is not None or self._error is not None or self._name)
+        if self._bom is not None or self._after_cr or self._line or self._name:
+            return False
+        return self._data is None and self._error is None
 
     def _whole_events(self, data: bytes, events: list[SSEEvent]) -> None:
         """The fast path: whole events with LF endings, nearly always one `data` line each."""

@@ -15,16 +15,20 @@ settled here:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
 from dataclasses import dataclass
-from itertools import compress
 
 from ..errors import Failure
 from ..records import FLAGS, Events, Flag, Outcome, TokenSource
-from .dialects.base import Dialect, MalformedEvent, Piece, Usage
-from .sse import MAX_EVENT_BYTES, EventTooLong, SSEEvent, SSEParser
+from .dialects.base import Dialect, MalformedEvent
+from .intake import Intake
+from .plain import Plain
+from .sse import MAX_EVENT_BYTES, EventTooLong, SSEParser
 
 EXCERPT_BYTES = 2048
+HOLD_BYTES = 32 * 1024  # of a stream's raw text
+SHORT_READ = 64  # bytes; the end of a stream is shorter, a delta hardly ever
+_ENDS = (b"\n\n", b"\n\r\n", b"\r\r")  # of an event
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +58,20 @@ class TallyResult:
     ignored_events: int
 
 
-class Tally:
+class Tally(Intake):
     """The accumulator of one answer: `feed` each read, `close` at the end of the body, then `result`.
+
+    Or `hold` each read where reading must not wait, and `parse_pending` when there is time. One thread may hold while
+    another parses; everything else is for one thread at a time. However the reads are held and parsed, the figures are
+    the same.
 
     `sent_ns` may be set until the first read. A result can be had without a close (a timeout): it is then incomplete.
     """
+
+    __slots__ = (
+        *("_parser", "_limit", "_excerpt_bytes", "_raw", "_last_read_ns", "_previous_read_ns", "_whole"),
+        *("_pending", "_held", "_parsed", "_parsing", "_split", "_in_a_read"),
+    )
 
     def __init__(
         self,
@@ -67,44 +80,26 @@ class Tally:
         max_event_bytes: int = MAX_EVENT_BYTES,
         excerpt_bytes: int = EXCERPT_BYTES,
     ) -> None:
-        self.sent_ns = sent_ns
-        self._dialect = dialect
+        super().__init__(dialect, sent_ns, excerpt_bytes)
         self._parser = SSEParser(max_event_bytes)
+        self._limit = max_event_bytes
         self._excerpt_bytes = excerpt_bytes
-        self._raw = bytearray()  # the first bytes as received, at most excerpt_bytes
-        self._text: list[str] = []
-        self._text_bytes = 0
+        self._raw = bytearray()  # the first bytes as received, at most excerpt_bytes, until there is text
         self._last_read_ns: int | None = None
         self._previous_read_ns = 0
-        self._done_ns: int | None = None
-        self._done = False
-        self._closed = False
-        self._error: Failure | None = None
         self._whole = False
 
-        # One entry for each event that carries output or shows new tokens.
-        self._at_ns: list[int] = []
-        self._late_ns: list[int] = []
-        self._cumulative: list[int | None] = []
-        self._ids: list[int | None] = []
-        self._choice: list[int] = []  # -1 where an event carries several
-        self._has_output: list[bool] = []
-
-        self._output_events = 0
-        self._first_content_ns: int | None = None
-        self._last_token_ns: int | None = None
-        self._early_ids = 0  # token ids that came before the first output
-        self._usage: Usage | None = None
-        self._finish_reason: str | None = None
-        self._server_id: str | None = None
-        self._choices: set[int] = set()
-        self._finished: set[int] = set()
-        self._malformed = 0
-        self._ignored = 0
+        # Reads that were held and are not parsed yet. Each counter has one writer.
+        self._pending: deque[tuple[bytes, int, int]] = deque()
+        self._held = 0
+        self._parsed = 0
+        self._parsing = False
+        self._split = False  # the last read held ended within an event
+        self._in_a_read: Plain | None = None  # what the next read is, if it is one plain delta
 
     @property
     def finished(self) -> bool:
-        """`[DONE]` came: there is nothing more to wait for."""
+        """`[DONE]` was parsed: there is nothing more to wait for."""
         return self._done
 
     @property
@@ -114,29 +109,67 @@ class Tally:
 
     @property
     def output_events(self) -> int:
-        """Output events so far, for the timers of the first token and of the gap between tokens."""
+        """Output events parsed so far, for the timers of the first token and of the gap between tokens."""
         return self._output_events
+
+    @property
+    def pending_bytes(self) -> int:
+        """What is held and not parsed yet."""
+        return self._held - self._parsed
+
+    def hold(self, data: bytes, stamp_ns: int, previous_read_ns: int) -> bool:
+        """A read as in `feed`, to be parsed later. Never raises.
+
+        True: act on it now, by calling `parse_pending` until nothing is pending. It may be an error or the end of the
+        stream, or too much is held. A plain delta like the ones before it needs no parsing and is taken at once.
+        """
+        # In this order: only this thread adds to what is pending; once that is empty and no parse runs, none can begin.
+        if not self._pending and not self._parsing:
+            form = self._in_a_read
+            if form and len(data) <= self._limit and self._is_plain(form, data, stamp_ns, previous_read_ns):
+                return False
+        if self._over():
+            return False
+        split, self._split = self._split, not data.endswith(_ENDS)
+        self._pending.append((data, stamp_ns, previous_read_ns))
+        self._held += len(data)
+        return (
+            self._split  # the rest of an error's name may come with the next read
+            or split
+            or len(data) < SHORT_READ
+            or b"error" in data
+            or b"[DONE]" in data
+            or self._held - self._parsed > HOLD_BYTES
+        )
+
+    def parse_pending(self, limit_events: int = 64) -> int:
+        """Parse what is held, in order, whole reads until about `limit_events`; returns the number of events.
+
+        Whole reads: the last one may bring more. 0 means that nothing is left.
+        """
+        pending = self._pending
+        self._parsing = True
+        count = 0
+        while pending and count < limit_events:
+            data, stamp_ns, previous_read_ns = pending.popleft()
+            count += self._read(data, stamp_ns, previous_read_ns)
+            self._parsed += len(data)
+        self._parsing = False
+        return count
 
     def feed(self, data: bytes, stamp_ns: int, previous_read_ns: int) -> None:
         """A read, or a part of it: its bytes, its arrival, and the arrival of the read before it. Never raises.
 
         One read from the socket may hold several HTTP chunks; parts of a read come with the same stamps.
         """
-        if self._over():
-            return
-        if len(self._raw) < self._excerpt_bytes:
-            self._raw += data[: self._excerpt_bytes - len(self._raw)]
-        self._last_read_ns, self._previous_read_ns = stamp_ns, previous_read_ns
-        try:
-            events = self._parser.feed(data)
-        except EventTooLong as error:
-            self._take(error.events, stamp_ns, previous_read_ns)
-            self._too_long(error)
-        else:
-            self._take(events, stamp_ns, previous_read_ns)
+        if self._pending:
+            self._parse_all()
+        self._split = not data.endswith(_ENDS)
+        self._read(data, stamp_ns, previous_read_ns)
 
     def close(self, stamp_ns: int, ended_cleanly: bool = True) -> None:
         """The end of the body: as the protocol says, or (not `ended_cleanly`) by a reset, a timeout or a cut."""
+        self._parse_all()
         if self._closed:
             return
         if not self._over():
@@ -151,6 +184,7 @@ class Tally:
             if not ended_cleanly:
                 self._malformed, self._ignored = malformed, ignored
         self._closed = True
+        self._in_a_read = None
         if self._done_ns is None:
             self._done_ns = stamp_ns
 
@@ -183,12 +217,11 @@ class Tally:
 
     def result(self, asked_output: int | None, *, usage_asked: bool = True) -> TallyResult:
         """The figures. `asked_output` is the length asked for, per choice; `usage_asked` whether usage was."""
+        self._parse_all()
         outcome, error = self._outcome()
-        tokens = self._event_tokens()
-        count, source = self._count(tokens)
-        events = self._events(tokens)
-        first_event_tokens = next(iter(compress(tokens, self._has_output)), None)
-        first_token_ns = next(iter(compress(self._at_ns, self._has_output)), None)
+        tokens = self._entries.tokens(self._total())
+        count, source = self._count()
+        events = self._entries.events(tokens)
 
         flags: set[Flag] = set()
         if outcome in ("ok", "empty") and usage_asked and source != "usage":
@@ -203,20 +236,19 @@ class Tally:
             flags.add("bounded")
         if self._whole:
             flags.add("not_streamed")
-        usage = self._usage or Usage()
         return TallyResult(
             outcome=outcome,
             error=error,
             flags=tuple(sorted(flags, key=FLAGS.index)),
-            first_token_ns=first_token_ns,
+            first_token_ns=self._first_token_ns,
             first_content_ns=self._first_content_ns,
             last_token_ns=self._last_token_ns,
             done_ns=self._done_ns,
-            input_server=usage.prompt,
-            input_cached=usage.cached,
+            input_server=self._prompt,
+            input_cached=self._cached,
             output_count=count,
             output_source=source,
-            first_event_tokens=first_event_tokens,
+            first_event_tokens=tokens[0] if tokens else None,  # the first entry always has output
             events=events,
             finish_reason=self._finish_reason,
             server_id=self._server_id,
@@ -225,78 +257,36 @@ class Tally:
             ignored_events=self._ignored,
         )
 
-    # --- taking events in -------------------------------------------------------------------------------------------
-
-    def _over(self) -> bool:
-        return self._done or self._closed or self._error is not None
+    # --- reads --------------------------------------------------------------------------------------------------------
 
     def _too_long(self, error: EventTooLong) -> None:
         if not self._over():
             self._error = Failure("event_too_long", str(error))
 
-    def _take(self, events: Sequence[SSEEvent], stamp_ns: int, previous_read_ns: int) -> None:
-        """The events of one read: the last is exact, those before it are at most a read's distance late."""
-        late_ns = max(0, stamp_ns - max(previous_read_ns, self.sent_ns))  # nothing arrives before it was asked for
-        last = len(events) - 1
-        if events and self._at_ns and self._at_ns[-1] == stamp_ns:
-            self._late_ns[-1] = late_ns  # an earlier part of this read ended with it: it was not the read's last event
-        for place, event in enumerate(events):
-            try:
-                piece = self._dialect.read(event)
-            except MalformedEvent:
-                self._malformed += 1
-                continue
-            self._note(piece)
-            if piece.done:
-                self._done = True
-                self._done_ns = stamp_ns
-            else:
-                self._add(piece, stamp_ns, late_ns if place < last else 0)
-            if self._over():
-                return
+    def _parse_all(self) -> None:
+        while self._pending:
+            self.parse_pending()
 
-    def _note(self, piece: Piece) -> None:
-        """What does not depend on when it came."""
-        if piece.error is not None:
-            self._error = piece.error
-        if piece.ignored:
-            self._ignored += 1
-        if piece.usage is not None:
-            old, new = self._usage or Usage(), piece.usage
-            self._usage = Usage(*(a if b is None else b for a, b in zip(old, new, strict=True)))
-        if piece.finish_reason is not None and self._finish_reason is None:
-            self._finish_reason = piece.finish_reason
-        if self._server_id is None:
-            self._server_id = piece.server_id
-        self._choices.update(piece.choices)
-        self._finished.update(piece.finished)
-        if piece.text and self._text_bytes < self._excerpt_bytes:
-            text = piece.text[: self._excerpt_bytes - self._text_bytes]
-            self._text.append(text)
-            self._text_bytes += len(text.encode("utf-8", "replace"))
-
-    def _add(self, piece: Piece, stamp_ns: int, late_ns: int) -> None:
-        """Adds an entry for an event with output, or one that may turn out to show new tokens."""
-        ids = piece.token_ids
-        cumulative = piece.usage.completion if piece.usage is not None and piece.choices else None
-        if piece.has_output:
-            if self._output_events == 0 and ids is not None:
-                ids += self._early_ids
-            self._output_events += 1
-            self._last_token_ns = stamp_ns
-            if piece.has_content and self._first_content_ns is None:
-                self._first_content_ns = stamp_ns
-        elif self._output_events == 0:
-            self._early_ids += ids or 0
-            return
-        elif cumulative is None and not ids:
-            return
-        self._at_ns.append(stamp_ns)
-        self._late_ns.append(late_ns)
-        self._cumulative.append(cumulative)
-        self._ids.append(ids)
-        self._choice.append(piece.choices[0] if len(piece.choices) == 1 else -1)
-        self._has_output.append(piece.has_output)
+    def _read(self, data: bytes, stamp_ns: int, previous_read_ns: int) -> int:
+        """One read; the number of events in it."""
+        form = self._in_a_read
+        if form and len(data) <= self._limit and self._is_plain(form, data, stamp_ns, previous_read_ns):
+            return 1
+        if self._over():
+            return 0
+        if not self._text and len(self._raw) < self._excerpt_bytes:
+            self._raw += data[: self._excerpt_bytes - len(self._raw)]
+        self._last_read_ns, self._previous_read_ns = stamp_ns, previous_read_ns
+        try:
+            events = self._parser.feed(data)
+        except EventTooLong as error:
+            events = error.events
+            self._take(events, stamp_ns, previous_read_ns)
+            self._too_long(error)
+        else:
+            self._take(events, stamp_ns, previous_read_ns)
+        self._in_a_read = None if self._over() or not self._parser.at_rest else self._plain_read
+        return len(events)
 
     # --- figures ----------------------------------------------------------------------------------------------------
 
@@ -314,43 +304,16 @@ class Tally:
 
     def _total(self) -> int | None:
         """The server's count; a zero beside output is a counter that never ran."""
-        total = self._usage.completion if self._usage is not None else None
-        return None if total == 0 and self._output_events else total
+        return None if self._completion == 0 and self._output_events else self._completion
 
-    def _event_tokens(self) -> list[int | None]:
-        """The tokens of each entry, None where unknown."""
-        total = self._total()
-        growth = self._growth(total)
-        tokens = [own if own is not None else ids for own, ids in zip(growth, self._ids, strict=True)]
-        known = sum(own or 0 for own in tokens)
-        if known == 0 or (total is not None and known > total):
-            return [None] * len(tokens)
-        if tokens and tokens[0] == 0:
-            tokens[0] = None  # the server counts one event behind: the first cannot be without a token
-        return tokens
-
-    def _growth(self, total: int | None) -> list[int | None]:
-        """By how much the cumulative usage grew with each entry.
-
-        With several choices a server counts either all of them together or each on its own (vLLM): the way that adds up
-        to the total is taken.
-        """
-        if len(self._choices) > 1 and -1 not in self._choice:
-            each = growth_of(self._cumulative, self._choice)
-            if total is not None and sum(own or 0 for own in each) == total:
-                return each
-        return growth_of(self._cumulative, [0] * len(self._cumulative))
-
-    def _count(self, tokens: Sequence[int | None]) -> tuple[int | None, TokenSource | None]:
+    def _count(self) -> tuple[int | None, TokenSource | None]:
         total = self._total()
         if total is not None:
             return total, "usage"
         if self._whole:
             return (self._early_ids, "token_ids") if self._early_ids else (None, None)
-        outputs = list(compress(self._ids, self._has_output))
-        if outputs and None not in outputs:
-            return sum(ids or 0 for ids in self._ids), "token_ids"
-        return self._output_events, "events"
+        ids = self._entries.token_ids()
+        return (self._output_events, "events") if ids is None else (ids, "token_ids")
 
     def _is_short(self, asked: int | None, count: int | None, source: TokenSource | None) -> bool:
         if asked is None or count is None or self._finish_reason is None:
@@ -359,38 +322,9 @@ class Tally:
             return False  # events are not tokens, and the server says that it reached the length
         return count < asked * max(1, len(self._choices))
 
-    def _events(self, tokens: Sequence[int | None]) -> Events:
-        """Entries without output stay only where they are known to bring tokens."""
-        events = Events()
-        before_us = 0
-        for at, late, own, output in zip(self._at_ns, self._late_ns, tokens, self._has_output, strict=True):
-            if not output and not own:
-                continue
-            # Rounding each offset, not each gap, keeps the running sum within half a µs of the stamps.
-            offset_us = (at - self.sent_ns + 500) // 1000
-            if late:
-                events.bounded.append((len(events.gap_us), -(-late // 1000)))
-            events.gap_us.append(offset_us - before_us)
-            events.tokens.append(own)
-            before_us = offset_us
-        return events
-
     def _excerpt(self) -> str | None:
         """The output's text, or the raw answer where there was none; at most `excerpt_bytes` of UTF-8."""
-        raw = "".join(self._text).encode("utf-8", "replace") or bytes(self._raw)
-        text = raw.decode("utf-8", "replace").encode()[: self._excerpt_bytes]
+        if self._text:
+            return self._text.decode("utf-8", "ignore")  # only a character cut in two at the end is left out
+        text = self._raw.decode("utf-8", "replace").encode()[: self._excerpt_bytes]
         return text.decode("utf-8", "ignore") or None
-
-
-def growth_of(cumulative: Sequence[int | None], keys: Sequence[int]) -> list[int | None]:
-    """The growth of a cumulative count at each entry, counted apart for each key; it starts at a known zero.
-
-    None where the count is missing, and where the one before it was. A count that falls has not grown.
-    """
-    last: dict[int, int | None] = {}
-    growth: list[int | None] = []
-    for count, key in zip(cumulative, keys, strict=True):
-        before = last.get(key, 0)
-        growth.append(None if count is None or before is None else max(0, count - before))
-        last[key] = count if count is None or before is None else max(count, before)
-    return growth

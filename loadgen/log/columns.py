@@ -1,12 +1,13 @@
 """Records → NumPy columns: one row per request, the events of all requests flattened beside them.
 
 Integers hold `NULL` where a record holds None, so that stamps keep their nanoseconds; the metrics turn NULL into NaN.
+While records come in, a `ColumnBuilder` keeps them packed: some 30 bytes a request and at most 5 a token.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, get_args
 
@@ -15,13 +16,16 @@ from numpy.typing import NDArray
 
 from ..errors import Failure
 from ..records import FLAGS, OUTCOMES, PHASES, TOKEN_SOURCES, Record, TimeoutKind
+from .packed import NULL, Int64, Packed, join, one_for_all, pack, take
 
-NULL = int(np.iinfo(np.int64).min)
+__all__ = ["NULL", "TIMEOUTS", "UNKNOWN", "Bools", "ColumnBuilder", "Columns", "Int64", "columns"]
+
+INT32_MAX = int(np.iinfo(np.int32).max)
+BLOCK_ROWS, BLOCK_EVENTS = 1024, 16384  # what is kept as it came until it is packed
 UNKNOWN = -1  # of a code, an event's token count, an event's bound
 
 TIMEOUTS: tuple[str, ...] = get_args(TimeoutKind)
 
-Int64 = NDArray[np.int64]
 Int32 = NDArray[np.int32]
 Int8 = NDArray[np.int8]
 Bools = NDArray[np.bool_]
@@ -36,6 +40,8 @@ class Columns:
     records.FLAGS[i]. `connect_us` has shape (n, 3): name look-up, TCP, TLS. Row i owns the events
     event_offsets[i]:event_offsets[i + 1]; `has_events` is False where none were logged, which is not the same as none
     having come. `event_tokens` is -1 where unknown; `event_bound_us`, how late an event's stamp may be, where exact.
+    `sent_bound_us` is how early `sent_ns` may be, NULL where it is exact. Arrays are for reading only. `ids` is empty
+    where the builder was told to drop them.
     """
 
     ids: list[str]
@@ -64,6 +70,7 @@ class Columns:
     output_asked: Int64
     output_count: Int64
     first_event_tokens: Int64
+    sent_bound_us: Int64
     has_events: Bools
     event_offsets: Int64
     event_ns: Int64
@@ -71,7 +78,7 @@ class Columns:
     event_bound_us: Int32
 
     def __len__(self) -> int:
-        return len(self.ids)
+        return len(self.step)
 
     def steps(self) -> list[int]:
         """The steps that hold any request besides preflight's, ascending."""
@@ -87,19 +94,21 @@ class Columns:
 
     def where(self, mask: Bools) -> Columns:
         """The rows where the mask of shape (n,) is true, in their order, with their events."""
+        if mask.all():
+            return self
         rows = np.flatnonzero(mask)
         counts = np.diff(self.event_offsets)[rows]
         offsets = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
-        take = np.repeat(self.event_offsets[:-1][rows] - offsets[:-1], counts) + np.arange(offsets[-1])
+        events = np.repeat(self.event_offsets[:-1][rows] - offsets[:-1], counts) + np.arange(offsets[-1])
         kept: dict[str, Any] = {"event_offsets": offsets}
         for field in fields(self):
             name, values = field.name, getattr(self, field.name)
             if name in ("ids", "errors"):
-                kept[name] = [values[i] for i in rows]
+                kept[name] = [values[i] for i in rows] if values else []
             elif name in ("event_ns", "event_tokens", "event_bound_us"):
-                kept[name] = values[take]
+                kept[name] = take(values, events)
             elif name != "event_offsets":
-                kept[name] = values[rows]
+                kept[name] = take(values, rows)
         return Columns(**kept)
 
 
@@ -113,61 +122,164 @@ _FLAG_BITS = {name: 1 << i for i, name in enumerate(FLAGS)}
 _INT64_FIELDS = (
     *("step", "concurrency", "worker", "flags", "status", "scheduled_ns", "sent_ns", "first_byte_ns"),
     *("first_token_ns", "first_content_ns", "last_token_ns", "done_ns", "input_asked", "input_local", "input_server"),
-    *("input_cached", "output_asked", "output_count", "first_event_tokens"),
+    *("input_cached", "output_asked", "output_count", "first_event_tokens", "sent_bound_us"),
 )
+
+
+# A row, flat: these, the three parts of the connect time, the codes, whether events were logged, and how many.
+_ROW = (*_INT64_FIELDS, "dns_us", "tcp_us", "tls_us", *_CODES, "has_events", "events")
+_AT = {name: place for place, name in enumerate(_ROW)}
+# Stamps are packed as differences from one that is near, or from scheduled_ns where that is NULL.
+_NEAR = dict.fromkeys(("sent_ns", "first_byte_ns", "first_token_ns", "last_token_ns"), "scheduled_ns")
+_NEAR |= {"first_content_ns": "first_token_ns", "done_ns": "last_token_ns"}
 
 
 def columns(records: Iterable[Record]) -> Columns:
     """Read records once, keeping nothing of them but numbers, ids and failures."""
-    ids: list[str] = []
-    errors: list[Failure | None] = []
-    ints = {name: array("q") for name in _INT64_FIELDS}
-    codes = {name: array("b") for name in _CODES}
-    connect, counts = array("q"), array("q")
-    gaps, tokens, bounds = array("q"), array("i"), array("q")  # bounds: flat (event, bound) pairs
-    has_events = array("b")
-    for r in records:
-        ids.append(r.id)
-        errors.append(r.error)
-        for name, value in zip(_INT64_FIELDS, _ints(r), strict=True):
-            ints[name].append(NULL if value is None else value)
-        codes["phase"].append(_CODES["phase"][r.phase])
-        codes["outcome"].append(_CODES["outcome"][r.outcome])
-        codes["source"].append(UNKNOWN if r.output_tokens.source is None else _CODES["source"][r.output_tokens.source])
-        codes["timeout"].append(UNKNOWN if r.timeout is None else _CODES["timeout"][r.timeout])
-        parts = (None, None, None) if r.connect is None else (r.connect.dns_us, r.connect.tcp_us, r.connect.tls_us)
-        connect.extend([NULL if part is None else part for part in parts])
-        has_events.append(r.events is not None)
-        if r.events is None:
-            counts.append(0)
-            continue
-        n = len(r.events.gap_us)
-        bounds.extend([x for i, b in r.events.bounded if 0 <= i < n for x in (len(gaps) + i, b)])
-        counts.append(n)
-        gaps.extend(r.events.gap_us)
-        _extend_tokens(tokens, r.events.tokens, n)
+    builder = ColumnBuilder()
+    for record in records:
+        builder.add(record)
+    return builder.columns()
 
-    int64: dict[str, Any] = {name: _int64(values) for name, values in ints.items()}
-    offsets = np.concatenate(([0], np.cumsum(_int64(counts)))).astype(np.int64)
-    # An event's stamp is its request's sent_ns plus the running sum of the gaps since that request's first event.
-    running = np.concatenate(([0], np.cumsum(_int64(gaps) * 1000))).astype(np.int64)
-    origin = np.where(int64["sent_ns"] == NULL, int64["scheduled_ns"], int64["sent_ns"]) - running[offsets[:-1]]
-    bound_us = np.full(len(gaps), UNKNOWN, dtype=np.int32)
-    pairs = _int64(bounds).reshape(-1, 2)
-    bound_us[pairs[:, 0]] = np.minimum(pairs[:, 1], np.iinfo(np.int32).max)
-    int8: dict[str, Any] = {name: np.frombuffer(values.tobytes(), dtype=np.int8) for name, values in codes.items()}
-    return Columns(
-        ids=ids,
-        errors=errors,
-        **int64,
-        **int8,
-        connect_us=_int64(connect).reshape(-1, 3),
-        has_events=np.frombuffer(has_events.tobytes(), dtype=np.int8) != 0,
-        event_offsets=offsets,
-        event_ns=np.repeat(origin, np.diff(offsets)) + running[1:],
-        event_tokens=np.frombuffer(tokens.tobytes(), dtype=np.int32),
-        event_bound_us=bound_us,
-    )
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """Rows that are packed, a column for each of `_ROW`; and their events, with (event, bound in µs) pairs for those
+    that are bounded."""
+
+    rows: tuple[Packed, ...]
+    gaps: Packed | None
+    tokens: Packed | None
+    bounds: Int64
+
+
+class ColumnBuilder:
+    """Takes records one by one and can be read at any time. `ids=False` drops the ids, which only readers need."""
+
+    __slots__ = ("_blocks", "_bounds", "_errors", "_gaps", "_ids", "_n", "_rows", "_tokens")
+
+    def __init__(self, *, ids: bool = True) -> None:
+        self._ids: list[str] | None = [] if ids else None
+        self._errors: dict[int, Failure] = {}
+        self._n = 0
+        self._blocks: list[_Block] = []
+        self._rows, self._gaps, self._tokens, self._bounds = array("q"), array("q"), array("q"), array("q")
+
+    def __len__(self) -> int:
+        return self._n
+
+    def add(self, r: Record) -> None:
+        """Keep the numbers of a record; the record itself is not kept."""
+        if self._ids is not None:
+            self._ids.append(r.id)
+        if r.error is not None:
+            self._errors[self._n] = r.error
+        parts = (None, None, None) if r.connect is None else (r.connect.dns_us, r.connect.tcp_us, r.connect.tls_us)
+        n = 0 if r.events is None else len(r.events.gap_us)
+        row = (
+            *(NULL if value is None else value for value in (*_ints(r), *parts)),
+            _CODES["phase"][r.phase],
+            _CODES["outcome"][r.outcome],
+            UNKNOWN if r.output_tokens.source is None else _CODES["source"][r.output_tokens.source],
+            UNKNOWN if r.timeout is None else _CODES["timeout"][r.timeout],
+            r.events is not None,
+            n,
+        )
+        self._rows.extend(row)
+        self._n += 1
+        if r.events is not None and n:
+            if r.events.bounded:
+                first = len(self._gaps)
+                self._bounds.extend([x for i, b in r.events.bounded if 0 <= i < n for x in (first + i, b)])
+            self._gaps.extend(r.events.gap_us)
+            _extend_tokens(self._tokens, r.events.tokens, n)
+        if len(self._rows) >= BLOCK_ROWS * len(_ROW) or len(self._gaps) >= BLOCK_EVENTS:
+            self._blocks.append(self._packed())
+            self._rows, self._gaps, self._tokens, self._bounds = array("q"), array("q"), array("q"), array("q")
+
+    def snapshot(self) -> ColumnBuilder:
+        """The rows so far, for another thread: cheap, and what is added to this one does not show."""
+        copy = ColumnBuilder(ids=False)
+        copy._ids = None if self._ids is None else list(self._ids)
+        copy._errors, copy._n, copy._blocks = dict(self._errors), self._n, list(self._blocks)
+        copy._rows, copy._bounds = self._rows[:], self._bounds[:]
+        copy._gaps, copy._tokens = self._gaps[:], self._tokens[:]
+        return copy
+
+    def columns(self, *, events: bool = True) -> Columns:
+        """The columns of all rows; without `events` as if none had been logged."""
+        blocks = [*self._blocks, self._packed()] if self._rows else self._blocks
+        rows: dict[str, Any] = {}
+        for name, at in _AT.items():
+            rows[name] = join([block.rows[at] for block in blocks], _reference(name, rows))
+        if not events:
+            rows["has_events"] = rows["events"] = np.zeros(self._n, dtype=np.int64)
+        offsets = np.concatenate(([0], np.cumsum(rows.pop("events")))).astype(np.int64)
+        errors: list[Failure | None] = [None] * self._n
+        for place, error in self._errors.items():
+            errors[place] = error
+        return Columns(
+            ids=[] if self._ids is None else list(self._ids),
+            errors=errors,
+            connect_us=_side_by_side([rows.pop(name) for name in ("dns_us", "tcp_us", "tls_us")]),
+            has_events=rows.pop("has_events") != 0,
+            event_offsets=offsets,
+            **_events(blocks if events else [], rows["scheduled_ns"], rows["sent_ns"], offsets),
+            **{name: values.astype(np.int8) if name in _CODES else values for name, values in rows.items()},
+        )
+
+    def _packed(self) -> _Block:
+        """What came since the last block."""
+        rows = dict(zip(_ROW, np.ascontiguousarray(_int64(self._rows).reshape(-1, len(_ROW)).T), strict=True))
+        return _Block(
+            rows=tuple(pack(values, _reference(name, rows)) for name, values in rows.items()),
+            gaps=pack(_int64(self._gaps)) if self._gaps else None,
+            tokens=pack(np.minimum(_int64(self._tokens), INT32_MAX)) if self._gaps else None,
+            bounds=_int64(self._bounds).reshape(-1, 2),
+        )
+
+
+def _reference(name: str, rows: Mapping[str, Int64]) -> Int64 | None:
+    """What this column's values are packed as differences from; None: packed as they are."""
+    if name not in _NEAR:
+        return None
+    near = rows[_NEAR[name]]
+    return near if _NEAR[name] == "scheduled_ns" else np.where(near == NULL, rows["scheduled_ns"], near)
+
+
+def _events(blocks: list[_Block], scheduled_ns: Int64, sent_ns: Int64, offsets: Int64) -> dict[str, Any]:
+    """The events of all blocks, the stamps block by block, so that only what is returned takes room."""
+    stamps = np.empty(offsets[-1], dtype=np.int64)
+    tokens = join([block.tokens for block in blocks if block.tokens is not None])
+    bounds: list[Int64] = []
+    row = 0
+    for block in blocks:
+        rows = slice(row, row + block.rows[0].n)
+        starts = offsets[row : rows.stop + 1]
+        row = rows.stop
+        if block.gaps is None:
+            continue
+        # An event's stamp is its request's sent_ns plus the running sum of the gaps since that request's first event.
+        running = np.concatenate(([0], np.cumsum(join([block.gaps]) * 1000))).astype(np.int64)
+        sent, scheduled = sent_ns[rows], scheduled_ns[rows]
+        origin = np.where(sent == NULL, scheduled, sent) - running[starts[:-1] - starts[0]]
+        stamps[starts[0] : starts[-1]] = np.repeat(origin, np.diff(starts)) + running[1:]
+        if len(block.bounds):
+            bounds.append(block.bounds + np.array([starts[0], 0]))
+    bound_us = np.broadcast_to(np.int32(UNKNOWN), (len(stamps),))
+    if bounds:
+        pairs = np.concatenate(bounds)
+        bound_us = np.full(len(stamps), UNKNOWN, dtype=np.int32)
+        bound_us[pairs[:, 0]] = np.minimum(pairs[:, 1], INT32_MAX)
+    one = one_for_all(tokens)
+    counts = np.broadcast_to(np.int32(tokens[0]), (len(tokens),)) if one else tokens.astype(np.int32)
+    return {"event_ns": stamps, "event_tokens": counts, "event_bound_us": bound_us}
+
+
+def _side_by_side(parts: list[Int64]) -> Int64:
+    if all(one_for_all(part) for part in parts):
+        return np.broadcast_to(np.array([part[0] for part in parts]), (len(parts[0]), len(parts)))
+    return np.stack(parts, axis=1)
 
 
 def _ints(r: Record) -> tuple[int | None, ...]:
@@ -195,6 +307,7 @@ def _ints(r: Record) -> tuple[int | None, ...]:
         r.output_tokens.asked,
         r.output_tokens.count,
         r.first_event_tokens,
+        r.sent_bound_us,
     )
 
 

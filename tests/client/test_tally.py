@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadgen.client.dialects import DIALECTS
-from loadgen.client.tally import Tally, TallyResult, growth_of
+from loadgen.client.entries import growth_of
+from loadgen.client.tally import Tally, TallyResult
 from loadgen.errors import Failure
 from tests.client.captures import STREAMED, body_of, request_of
 from tests.client.streams import CU, DONE, ERROR, FIN, MS, ROLE, SENT, C, J, U, chunk, ms, run

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import fields, replace
 from typing import Any
 
@@ -7,7 +8,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadgen.log.columns import NULL, TIMEOUTS, Columns, columns
+from loadgen.errors import Failure
+from loadgen.log.columns import BLOCK_EVENTS, BLOCK_ROWS, NULL, TIMEOUTS, ColumnBuilder, Columns, columns
+from loadgen.log.packed import Int64, join, pack, take
 from loadgen.records import FLAGS, OUTCOMES, PHASES, TOKEN_SOURCES, Connect, Events, Record
 from tests.log.record_strategies import RECORD, any_record
 
@@ -30,6 +33,7 @@ def check_row(c: Columns, i: int, r: Record) -> None:
         assert value(getattr(c, field)[i]) == getattr(r, field)
     for field in ("first_token_ns", "first_content_ns", "last_token_ns", "done_ns", "first_event_tokens"):
         assert value(getattr(c, field)[i]) == getattr(r, field)
+    assert value(c.sent_bound_us[i]) == r.sent_bound_us
     tokens = (c.input_asked, c.input_local, c.input_server, c.input_cached, c.output_asked, c.output_count)
     it, ot = r.input_tokens, r.output_tokens
     assert [value(t[i]) for t in tokens] == [it.asked, it.local, it.server, it.cached, ot.asked, ot.count]
@@ -93,3 +97,134 @@ def test_events_belong_to_their_rows() -> None:
     c = columns([none, RECORD, empty, RECORD])
     assert c.event_rows().tolist() == [1, 1, 3, 3]
     assert c.has_events.tolist() == [False, True, True, True]
+
+
+# --- packed -----------------------------------------------------------------------------------------------------------
+
+EXTREME = st.sampled_from([NULL, NULL + 1, -1, 0, 1, 254, 255, 256, 65_535, 65_536, 2**32 - 2, 2**32 - 1, 2**63 - 1])
+NUMBERS = st.one_of(EXTREME, st.integers(-300, 300), st.integers(NULL, 2**63 - 1))
+
+
+def int64(values: list[int]) -> Int64:
+    return np.array(values, dtype=np.int64)
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.lists(st.lists(st.tuples(NUMBERS, NUMBERS), min_size=1, max_size=8), max_size=4), st.integers(0, 3))
+def test_packed_columns_come_back(blocks: list[list[tuple[int, int]]], by: int) -> None:
+    """Any values, alone and as differences from others, a block at a time."""
+    values = [int64([value // 1000**by if value != NULL else NULL for value, _ in block]) for block in blocks]
+    near = [int64([max(other, NULL + 1) for _, other in block]) for block in blocks]
+    every, nears = np.concatenate([int64([]), *values]), np.concatenate([int64([]), *near])
+    assert np.array_equal(join([pack(block) for block in values]), every)
+    assert np.array_equal(join([pack(a, b) for a, b in zip(values, near, strict=True)], nears), every)
+
+
+@given(NUMBERS, st.integers(1, 5), st.integers(0, 7))
+def test_one_value_takes_no_room_and_stays_one(value: int, n: int, m: int) -> None:
+    column = join([pack(int64([value] * n)), pack(int64([value] * 2))])
+    assert column.tolist() == [value] * (n + 2) and column.strides == (0,)
+    kept = take(column, np.arange(m) % n)
+    assert kept.tolist() == [value] * m and (kept.strides == (0,) or not m)
+
+
+def many(n: int, seed: int) -> list[Record]:
+    """Requests as they come in a step, some of them odd: failed, without events, with long waits and many events."""
+    rng = np.random.default_rng(seed)
+    records = []
+    for i in range(n):
+        at = int(i * 2_000_000 + rng.integers(10**6))
+        first = at + int(rng.lognormal(18, 1))
+        size = int(rng.choice([0, 1, 4, 900], p=[0.1, 0.3, 0.55, 0.05]))
+        gaps = rng.integers(0, 10**5, size).tolist()
+        one = replace(
+            RECORD,
+            id=str(i),
+            scheduled_ns=at,
+            sent_ns=at + int(rng.integers(10**5)),
+            first_token_ns=first,
+            first_content_ns=first + 10**7 * int(rng.integers(2)),
+            last_token_ns=first + 10**7 * size,
+            done_ns=first + 10**7 * size + 5,
+            events=Events(gaps, [1] * size, [(0, 7)] if size > 1 and rng.random() < 0.1 else []),
+        )
+        if rng.random() < 0.02:
+            one = replace(
+                one,
+                outcome="error",
+                error=Failure("reset", str(i)),
+                sent_ns=None,
+                first_token_ns=None,
+                first_content_ns=None,
+                last_token_ns=None,
+                events=None,
+            )
+        if rng.random() < 0.001:
+            one = replace(one, events=Events([2**33], [2**40], []), done_ns=one.done_ns + 10**13)
+        records.append(one)
+    return records
+
+
+def test_blocks_are_seamless() -> None:
+    """Every row of a step of many blocks, some full by their rows and some by their events."""
+    records = many(2 * BLOCK_ROWS + 300, 5)
+    assert sum(len(r.events.gap_us) for r in records if r.events) > 4 * BLOCK_EVENTS
+    c = columns(records)
+    for i, r in enumerate(records):
+        if r.events and r.events.tokens == [2**40]:
+            r = replace(r, events=replace(r.events, tokens=[2**31 - 1]))  # of what no server does, as much as fits
+        check_row(c, i, r)
+
+
+def test_a_snapshot_is_of_its_moment() -> None:
+    records = many(BLOCK_ROWS + 200, 6)
+    builder = ColumnBuilder()
+    shots = []
+    for i, r in enumerate(records):
+        if i in (0, 1, 500, BLOCK_ROWS, BLOCK_ROWS + 100):
+            shots.append((i, builder.snapshot()))
+        builder.add(r)
+    for i, shot in shots:
+        assert len(shot) == i
+        assert same(shot.columns(), columns(records[:i]))
+        bare = [replace(r, events=None) for r in records[:i]]
+        assert same(shot.columns(events=False), columns(bare))
+    assert same(builder.columns(), columns(records))
+
+
+def test_ids_can_be_dropped() -> None:
+    builder = ColumnBuilder(ids=False)
+    for r in many(30, 7):
+        builder.add(r)
+    c = builder.columns()
+    assert (len(c), c.ids) == (30, [])
+    kept = c.where(c.outcome == OUTCOMES.index("ok"))
+    assert (len(kept), kept.ids) == (int((c.outcome == 0).sum()), [])
+
+
+def test_a_step_in_progress_is_small() -> None:
+    """A request takes under 50 bytes with its few tokens, a token under 8 however long the outputs."""
+    for tokens, requests, most in ((4, 30_000, 50 * 30_000), (500, 2_000, 8 * 500 * 2_000)):
+        rng = np.random.default_rng(1)
+        gaps = [int(gap) for gap in rng.integers(10**4, 10**5, tokens)]
+        builder = ColumnBuilder(ids=False)
+        tracemalloc.start()
+        for i in range(requests):
+            at = i * 2_000_000
+            first, last, done = (at + int(x) for x in rng.integers(10**6, 3 * 10**8, 3))
+            builder.add(
+                replace(
+                    RECORD,
+                    scheduled_ns=at,
+                    sent_ns=at + 7 * (i % 5000),
+                    first_byte_ns=first - 90_000,
+                    first_token_ns=first,
+                    first_content_ns=first,
+                    last_token_ns=last,
+                    done_ns=done,
+                    events=Events(gaps, [1] * tokens, []),
+                )
+            )
+        size = tracemalloc.get_traced_memory()[0]
+        tracemalloc.stop()
+        assert size < most + 500_000  # and a block that is not packed yet

@@ -135,15 +135,15 @@ def completion_body(own: Mapping[str, Any], prompt: Prompt, options: RequestOpti
     if options.top_p is not None:
         body["top_p"] = options.top_p
     body["stream"] = options.stream
-    if not options.stream:
-        body.pop("stream_options", None)  # refused without a stream
-    elif options.usage or options.continuous_usage:
+    if options.usage or options.continuous_usage:
         mine = body.get("stream_options")
         body["stream_options"] = dict(mine) if isinstance(mine, Mapping) else {}
         body["stream_options"]["include_usage"] = True
         if options.continuous_usage:
             body["stream_options"]["continuous_usage_stats"] = True
     merged = deep_merge(body, extra)
+    if not merged["stream"] and "stream_options" not in extra:
+        merged.pop("stream_options", None)  # refused without a stream
     longest = asked_output(merged)
     if "min_tokens" not in extra and options.force_length and longest is not None and "min_tokens" in merged:
         merged["min_tokens"] = min(longest, merged["min_tokens"])  # the user's own limit may be lower than the prompt's

@@ -8,6 +8,7 @@ move, and the time lost is told in `loadgen:simulator_late_seconds`: then the ma
 from __future__ import annotations
 
 import asyncio
+import errno
 import random
 import socket
 import time
@@ -240,7 +241,10 @@ def bind(host: str, port: int) -> socket.socket:
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise UsageError(
-            f"the simulator cannot listen on {host}:{port}: {reason}", "choose another --port; 0 takes a free one"
+            f"the simulator cannot listen on {host}:{port}: {reason}",
+            "choose another --port; 0 takes a free one"
+            if error.errno in (errno.EADDRINUSE, errno.EACCES)
+            else "give an address of this machine to --host",
         ) from error
     return sock
 

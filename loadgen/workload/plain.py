@@ -154,7 +154,8 @@ def _from_file(path: Path, out: LengthRange | None) -> PlainWorkload:
         prompts.append(prompt)
     if not prompts:
         raise UsageError(f"the prompts file {path} holds no prompt", _remedy(plain))
-    notes = [f"{path.name} has {len(prompts):,} prompts: past its end they come again, maybe from the server's cache"]
+    has = f"{path.name} has {len(prompts):,} prompt{'s' if len(prompts) > 1 else ''}"
+    notes = [f"{has}: past the end it is sent from its beginning again, maybe out of the server's cache"]
     if ignored:
         keys = ", ".join(sorted(ignored))
         notes.append(f"keys of {path.name} that are not used: {keys} (a line with messages is sent whole)")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable, Iterator
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import Any
 
 import anyio
 import pytest
@@ -16,58 +16,8 @@ from hypothesis import strategies as st
 
 from loadgen.client.driver import Budget, Control, Progress, StepPlan, run_step, too_many
 from loadgen.errors import Failure
-from loadgen.records import InputTokens, Observation, Outcome, OutputTokens, Prompt, Record, RequestSpec
-
-
-def clock() -> int:
-    return round(anyio.current_time() * 1e9)
-
-
-class FakeSender:
-    """Waits as long as `duration(n)` says for the n-th request and answers with `outcome(n)`."""
-
-    def __init__(self, duration: Callable[[int], float], outcome: Callable[[int], Outcome] = lambda n: "ok") -> None:
-        self.duration, self.outcome = duration, outcome
-        self.zero = clock()
-        self.sent = 0
-        self.in_flight = 0
-        self.peak = 0
-        self.status: int | None = 200
-        self.failure: Failure | None = None
-        self.starts: list[float] = []
-        self._scopes: dict[int, anyio.CancelScope] = {}
-        self._cut: str | None = None
-
-    async def send(self, spec: RequestSpec, scheduled_ns: int) -> Record:
-        n = self.sent
-        self.sent += 1
-        self.in_flight += 1
-        self.peak = max(self.peak, self.in_flight)
-        sent = clock()
-        self.starts.append((sent - self.zero) / 1e9)
-        with anyio.CancelScope() as scope:
-            self._scopes[n] = scope
-            await anyio.sleep(self.duration(n))
-        del self._scopes[n]
-        self.in_flight -= 1
-        outcome: Any = self._cut if scope.cancelled_caught else self.outcome(n)
-        done = clock() - self.zero
-        return Record(
-            id=spec.id, step=spec.step, concurrency=spec.concurrency, phase=spec.phase, worker=0,
-            scheduled_ns=scheduled_ns - self.zero, sent_ns=sent - self.zero, connect=None, first_byte_ns=None,
-            first_token_ns=None, first_content_ns=None, last_token_ns=None, done_ns=done,
-            input_tokens=InputTokens(), output_tokens=OutputTokens(), first_event_tokens=None, events=None,
-            outcome=outcome, status=self.status, error=self.failure if outcome == "error" else None,
-        )  # fmt: skip
-
-    def cut(self, outcome: Literal["cut", "cancelled"]) -> None:
-        self._cut = outcome
-        for scope in self._scopes.values():
-            scope.cancel()
-
-
-def prompts() -> Iterator[Prompt]:
-    return itertools.repeat(Prompt("x", 10, 5))
+from loadgen.records import Observation, Record
+from tests.client.fake_sender import FakeSender, clock, prompts
 
 
 def run(

@@ -1,0 +1,105 @@
+"""What a whole run may still spend: a promise, whatever the server does. Pure but for the deadline's clock.
+
+1. A request is paid for before it is sent, with the most that it can use: its output at the longest, its input as
+   asked for with a margin, or, where nobody counted it, one token for each byte of it.
+2. When it has ended ok, what the server says it used takes the place of that. Of any other request nobody knows how
+   much the server did: it stays paid for in full.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import anyio
+import orjson
+
+from ..records import Prompt, Record
+
+INPUT_MARGIN = 0.02  # made text meets the length asked for to about 1 %
+TEMPLATE_TOKENS = 64  # around a text that nobody counted, until the server has told
+
+
+@dataclass(slots=True)
+class Budget:
+    """None is no limit. `price` is per million input and output tokens; `output_limit` is the longest output of every
+    request where the user's own fields name one, `choices` how many answers each request gets."""
+
+    requests: int | None = None
+    tokens: int | None = None
+    deadline: float | None = None  # on anyio's clock
+    cost: float | None = None
+    price: tuple[float, float] = (0.0, 0.0)
+    output_limit: int | None = None
+    choices: int = 1
+    spent: str | None = None  # the first limit met: time, requests, tokens or cost
+    _held: dict[str, tuple[int, int]] = field(default_factory=dict)
+    _excess: int = 0  # input tokens, the most by which the server's count was above what was reserved
+
+    def reserve(self, prompt: Prompt) -> tuple[int, int]:
+        """The most input and output tokens that a request can use. An output whose length is left to the server counts
+        as 0: nothing is known of it before it has ended."""
+        if prompt.input_tokens is not None:
+            inputs = int(prompt.input_tokens * (1 + INPUT_MARGIN))
+        else:
+            inputs = TEMPLATE_TOKENS + len(prompt.text.encode() if prompt.body is None else orjson.dumps(prompt.body))
+        outputs = prompt.output_tokens if self.output_limit is None else self.output_limit
+        return inputs + self._excess, (outputs or 0) * max(self.choices, _choices(prompt.body or {}))
+
+    def take(self, request_id: str, prompt: Prompt) -> bool:
+        """Pay for one request, or say that it cannot be sent (and remember why)."""
+        inputs, outputs = self.reserve(prompt)
+        if self.spent is None:
+            if self.deadline is not None and anyio.current_time() >= self.deadline:
+                self.spent = "time"
+            elif self.requests is not None and self.requests < 1:
+                self.spent = "requests"
+            elif self.tokens is not None and self.tokens < inputs + outputs:
+                self.spent = "tokens"
+            elif self.cost is not None and self.cost < self._cost(inputs, outputs):
+                self.spent = "cost"
+        if self.spent is not None:
+            return False
+        if self.requests is not None:
+            self.requests -= 1
+        self._held[request_id] = inputs, outputs
+        self._pay(inputs, outputs)
+        return True
+
+    def settle(self, record: Record) -> None:
+        """A request that was paid for has ended: put right what it used, as far as the server tells."""
+        inputs, outputs = self._held.pop(record.id, (0, 0))
+        if record.outcome != "ok":
+            return
+        server, counted = record.input_tokens.server, record.output_tokens
+        if server is not None:
+            self._excess += max(0, server - inputs)
+            self._pay(server - inputs, 0)
+        if counted.count is not None:
+            exact = counted.source in ("usage", "token_ids")
+            self._pay(0, (counted.count if exact else max(counted.count, outputs)) - outputs)
+
+    def tighten(self, requests: int, tokens: int | None, seconds: float) -> tuple[int, int | None, float]:
+        """Lower what is left to a forecast's figures where it is higher or unlimited; returns what is left then. A time
+        that the user gave stays: a forecast of time is the least certain."""
+        now = anyio.current_time()
+        self.requests = requests if self.requests is None else min(requests, self.requests)
+        if tokens is not None:
+            self.tokens = tokens if self.tokens is None else min(tokens, self.tokens)
+        self.deadline = now + seconds if self.deadline is None else self.deadline
+        return self.requests, self.tokens, self.deadline - now
+
+    def _pay(self, inputs: int, outputs: int) -> None:
+        if self.tokens is not None:
+            self.tokens -= inputs + outputs
+        if self.cost is not None:
+            self.cost -= self._cost(inputs, outputs)
+
+    def _cost(self, inputs: int, outputs: int) -> float:
+        return (inputs * self.price[0] + outputs * self.price[1]) / 1e6
+
+
+def _choices(body: Mapping[str, Any]) -> int:
+    number = body.get("n")
+    return number if isinstance(number, int) and number > 0 else 1

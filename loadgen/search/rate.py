@@ -1,0 +1,50 @@
+"""What one open-loop step says: whether its rate holds. Pure."""
+
+from __future__ import annotations
+
+from ..records import LevelResult, StepSummary, Stop
+from .sweep import ended_by, how_many_failed
+from .verdict import ERRORS, sent_late
+
+
+def settle_rate(level: LevelResult, summary: StepSummary, *, has_slo: bool) -> Stop:
+    """The answer of a run at one rate; `held` or `broke` is that rate, in requests/s."""
+    rate = summary.load
+    reason = ended_by(level)
+    load = f"{rate:,g} requests/s"
+    held = rate if level.verdict == "pass" else None
+    broke = rate if level.verdict == "fail" else None
+    names = f" ({', '.join(level.broke)})" if level.broke else ""
+    why, _, detail = (reason or "").partition(":")
+    if why == ERRORS:
+        said = f"Too many requests failed at {load}: {how_many_failed(level)}."
+        if level.ended == "unauthorized":
+            said = f"The server refused access at {load}."
+    elif why == "client_bound":
+        limit = summary.client_limit.what if summary.client_limit else ""
+        how = sent_late(summary) or limit or summary.detail or "it ran into a limit of this machine"
+        said = f"This client could not hold {load}, so the step says nothing of the server: {how}."
+        said += " A lower rate, more --workers or a machine with nothing else to do would."
+    elif why == "budget":
+        said = f"The {detail or 'run'} budget was used up at {load}."
+    elif why == "interrupted":
+        said = f"The run was interrupted at {load}."
+    elif reason is None and not has_slo:
+        said = f"{load[0].upper()}{load[1:]} were measured."
+    else:
+        said = ""
+    if has_slo and why != "client_bound" and ERRORS not in level.broke:
+        said = f"{said} {_held(level, load, names)}".strip()
+    if reason is None:
+        reason = f"slo:{level.broke[0]}" if broke is not None and level.broke else "max_level"
+    return Stop(reason, held, broke, level.output_throughput, said)
+
+
+def _held(level: LevelResult, load: str, names: str) -> str:
+    if level.verdict == "pass":
+        return f"{load} hold every objective."
+    if level.verdict == "fail":
+        return f"{load} do not hold every objective{names}."
+    if level.verdict == "marginal":
+        return f"At {load} the objectives are met to within 5 %: the limit lies there."
+    return f"Undecided at {load}{names}; a longer step would tell."

@@ -5,7 +5,8 @@ Two different things live here, and they never mix:
     LoadgenError                 ends a command: printed as one sentence with its remedy, never a traceback
     ├── UsageError        exit 2   what was typed cannot be meant
     ├── TargetError       exit 3   the server cannot be measured (preflight, or every request failed)
-    └── LogError          exit 2   a run folder or log cannot be read or written
+    ├── LogError          exit 2   a run folder or log cannot be read or written
+    └── ReaderGoneError   exit 0   what our output was piped to has gone, as is its right: nothing is printed
 
     Failure                      is data: why one request did not succeed; it goes into that request's record
 """
@@ -55,6 +56,15 @@ class TargetError(LoadgenError):
 
 class LogError(LoadgenError):
     """A run folder or a log cannot be read or written."""
+
+
+class ReaderGoneError(LoadgenError):
+    """What our output was piped to has gone (`| head`), as is its right."""
+
+    exit_code = Exit.DONE
+
+    def __init__(self) -> None:
+        super().__init__("the reader of the output has gone")
 
 
 FailureKind = Literal[

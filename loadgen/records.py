@@ -121,7 +121,7 @@ class Record:
 
     `error` is set for every outcome that is not ok, cut or cancelled. `excerpt` is the bounded text received of a
     failed request. `timeout` says which of the four timeouts ended it. `first_event_tokens` is None where only assumed
-    to be 1.
+    to be 1. `sent_bound_us`: the first byte left at most so long after `sent_ns`; None is at most 20 µs.
     """
 
     id: str
@@ -150,6 +150,7 @@ class Record:
     excerpt: str | None = None
     server_id: str | None = None
     peer: str | None = None
+    sent_bound_us: int | None = None
 
 
 # --- objectives -----------------------------------------------------------------------------------------------------
@@ -180,6 +181,77 @@ class Slo:
         return bool(self.objectives)
 
 
+# --- what the client says of itself ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """Delays of one kind, in µs. `p99` of fewer than 300 is the third largest (of fewer than three, the smallest), so
+    that it takes more than a single hiccup or two to raise it."""
+
+    n: int
+    p50: float
+    p99: float
+    max: float
+
+
+@dataclass(frozen=True, slots=True)
+class ClientHealth:
+    """How the client itself fared in one step, as measured; what it means is said elsewhere. None is not known here.
+
+    Shares and lags are those of the steady window; of the whole step where that was too short to be told apart. Counts
+    of segments, descriptors and ports are those of the whole step.
+    - `cpu_share`, `wait_share`: of the time, the thread that reads the sockets (with the event loop's, where that is
+      another: one interpreter lock gives them one CPU) was running, or was ready to run but had no CPU.
+    - `steal_share`: of the machine's CPU time, what its hypervisor gave to others.
+    - `read_lag_us`: from the kernel's stamp until the read returned; None without kernel stamps.
+    - `loop_lag_us`: from the expiry of a timer until the event loop got to it, sampled some twenty times a second.
+    - `refill_lag_us`: from the last byte of an answer until its slot was free.
+    - `stamped`: reads with a kernel stamp; `rejected`: stamps that contradicted the clock, replaced by the read's time.
+    - `out_of_order`, `dropped`: segments that came in disorder, or that the kernel threw away on arrival.
+    - `ports`: TCP sockets of this machine, in use or waiting to be free again, against `port_limit` ephemeral ports.
+    """
+
+    stamps: Literal["kernel", "user"]
+    seconds: float
+    cpu_share: float | None = None
+    wait_share: float | None = None
+    process_cpu_share: float | None = None
+    steal_share: float | None = None
+    reads: int = 0
+    stamped: int = 0
+    rejected: int = 0
+    clock_steps: int = 0
+    read_lag_us: Lag | None = None
+    loop_lag_us: Lag | None = None
+    refill_lag_us: Lag | None = None
+    gc_pauses: int = 0
+    gc_pause_max_us: float = 0.0
+    retransmits: int | None = None
+    out_of_order: int | None = None
+    dropped: int | None = None
+    descriptors: int | None = None
+    descriptor_limit: int | None = None
+    ports: int | None = None
+    port_limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorBound:
+    """How far the client can have moved a percentile of a latency, at most, in ms."""
+
+    p50: float
+    p99: float
+
+
+@dataclass(frozen=True, slots=True)
+class ClientLimit:
+    """The client, not the server, may have shaped a step's figures: how, and the one thing to change."""
+
+    what: str
+    remedy: str
+
+
 # --- what a step said -----------------------------------------------------------------------------------------------
 
 
@@ -200,8 +272,11 @@ class Observation:
     """What the driver saw of one step, from its own counting rather than from the records: a line of steps.jsonl.
 
     `in_flight_integral_ns` is the time integral of requests in flight over the window (request·ns); `in_flight_peak`
-    the largest number in the step. `ended` says what ended the step; `client_limit`, if set, says how we were the
-    limit.
+    the largest number in the step. `ended` says what ended the step.
+
+    Of an open loop, whose `concurrency` is 0: `rate` is the one asked for, in requests/s; `held_back` counts requests
+    sent late because `max_in_flight` were already in flight, `not_dispatched` arrivals due before the window's end
+    that were unsent then, and never sent.
     """
 
     step: int
@@ -211,6 +286,11 @@ class Observation:
     in_flight_peak: int
     ended: Literal["complete", "errors", "budget", "interrupted", "unauthorized", "client"]
     detail: str = ""
+    rate: float | None = None
+    max_in_flight: int | None = None
+    held_back: int = 0
+    not_dispatched: int = 0
+    health: ClientHealth | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,7 +357,7 @@ class StepSummary:
     window: Window | None
     requests: Mapping[str, int]  # outcome → count, measured phase
     flags: Mapping[str, int]  # flag → count, measured phase
-    errors: tuple[tuple[str, int], ...]  # (what, count), most frequent first
+    errors: tuple[tuple[str, int], ...]  # (what, count), most frequent first; of all phases if none is measured
     sent: int  # measured requests
     judged: int  # of them, all but cut and cancelled
     failed: int  # of them, failed outcomes
@@ -302,6 +382,20 @@ class StepSummary:
     littles_law_residual: float | None
     objectives: tuple[ObjectiveCheck, ...] = ()
     ended: str = "complete"
+    rate: float | None = None  # asked for, requests/s, of an open loop; `attempt_rate` is the one achieved
+    max_in_flight: int | None = None
+    held_back: int = 0
+    not_dispatched: int = 0
+    detail: str = ""  # of `ended`
+    health: ClientHealth | None = None
+    error_ms: Mapping[str, ErrorBound] = field(default_factory=dict)  # by latency metric
+    exact_share: float | None = None  # of the measured output events, those whose stamp is exact
+    client_limit: ClientLimit | None = None
+
+    @property
+    def load(self) -> float:
+        """What was asked for: requests/s of an open loop, else requests in flight."""
+        return self.concurrency if self.rate is None else self.rate
 
 
 # --- what a search decides ------------------------------------------------------------------------------------------
@@ -319,6 +413,8 @@ class LevelResult:
     error_rate: float = 0.0
     ended: str = "complete"
     p_hat_beyond: bool = False  # the point estimate lies beyond an objective (which way an inconclusive level leans)
+    detail: str = ""  # of `ended`
+    rate: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,11 +427,12 @@ class NextLevel:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """The end of a sweep. `held` is the highest level that passed, `broke` the lowest above it that did not."""
+    """The end of a sweep. `held` is the highest level that passed, `broke` the lowest above it that did not: requests
+    in flight or, of an open loop, requests/s."""
 
     reason: str  # a StopReason, with its detail after a colon
-    held: int | None
-    broke: int | None
+    held: float | None
+    broke: float | None
     peak_throughput: Estimate | None
     sentence: str
 

@@ -38,6 +38,8 @@ DEFINITIONS: dict[str, str] = {
     "total_throughput": "output_throughput + input tokens of the requests completed ok in the window / window",
     "request_throughput": "requests of the step completed ok in the window / window",
     "attempt_rate": "requests of the step sent in the window / window",
+    "held_back": "open loop: requests sent late because the limit of requests in flight was reached",
+    "not_dispatched": "open loop: arrivals due before the window's end that were unsent then, and never sent",
     "tokens_per_user": "1000 / median tpot in ms",
     "objective": "with a percentile it bounds that of the sample, failures as infinitely late; else each request",
     "goodput": "measured requests that met every per-request objective / window",

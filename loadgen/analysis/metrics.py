@@ -92,10 +92,13 @@ REQUEST_METRICS = {
 
 @dataclass(frozen=True, slots=True)
 class Pooled:
-    """Values in ms of all requests together; `rows` says whose each is, ascending."""
+    """Values in ms of all requests together; `rows` says whose each is, ascending, `later` which event ended the gap,
+    and `tokens` what its length was divided by."""
 
     values: Floats
     rows: Int64
+    later: Int64
+    tokens: Floats
     estimated: bool = False
 
 
@@ -103,7 +106,7 @@ def inter_chunk(c: Columns) -> Pooled:
     """`inter_chunk`: gaps between successive output events of a request."""
     rows = c.event_rows()
     later = np.flatnonzero(rows[1:] == rows[:-1]) + 1
-    return Pooled((c.event_ns[later] - c.event_ns[later - 1]) / 1e6, rows[later])
+    return Pooled((c.event_ns[later] - c.event_ns[later - 1]) / 1e6, rows[later], later, np.ones(len(later)))
 
 
 def itl(c: Columns) -> Pooled:
@@ -121,8 +124,14 @@ def itl(c: Columns) -> Pooled:
     # A share of 2.5 tokens is 2 copies, then 3: rounding the running sum keeps their number right over the request.
     ends = np.round(np.cumsum(np.where(guessed, share, 0.0)))
     copies = np.where(guessed, np.diff(ends, prepend=0.0), share).astype(np.int64)
-    values = np.repeat(gaps / np.maximum(share, 1.0), copies)
-    return Pooled(values, np.repeat(rows[later], copies), estimated=bool(guessed.any()))
+    divisor = np.maximum(share, 1.0)
+    return Pooled(
+        np.repeat(gaps / divisor, copies),
+        np.repeat(rows[later], copies),
+        np.repeat(later, copies),
+        np.repeat(divisor, copies),
+        estimated=bool(guessed.any()),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from ..records import (
 )
 from ..stats import batch_count, mean_interval, percentile, rate_interval
 from . import metrics
+from .accuracy import client_limit, error_bounds, exact_share
 from .objectives import attainment, check_objectives, judged, time_order
 from .window import (
     attempts_in,
@@ -56,21 +57,24 @@ def summarise(
     sample = judged(measured)
     watched = observation is not None and observation.window is not None and observation.window.seconds > 0
     window = observation.window if observation and watched else steady_window(c)
-
-    rates = _rates(c, window, concurrency) if window else _NO_RATES
-    met = attainment(sample, slo, concurrency)
-    latency = _latencies(ok, concurrency)
-    tpot50 = latency["tpot"].at(50.0)
     residence = residence_ns(c, window) if window else 0
     integral = observation.in_flight_integral_ns if observation and watched else None
+    in_flight = (residence if integral is None else integral) / (window.seconds * 1e9) if window else None
+    turnover = concurrency or max(1, round(in_flight or 0))  # completions in about one residence time
+
+    rates = _rates(c, window, turnover) if window else _NO_RATES
+    met = attainment(sample, slo, turnover)
+    latency = _latencies(ok, turnover)
+    tpot50 = latency["tpot"].at(50.0)
     cached = ok.input_cached != NULL
+    health = observation.health if observation else None
     return StepSummary(
         step=step,
         concurrency=concurrency,
         window=window,
         requests={name: n for i, name in enumerate(OUTCOMES) if (n := int((measured.outcome == i).sum()))},
         flags={name: n for name in FLAGS if (n := int(measured.flag(name).sum()))},
-        errors=_errors(measured),
+        errors=_errors(measured if len(measured) else c),  # a step may die in its warm-up
         sent=len(measured),
         judged=len(sample),
         failed=int(has_outcome(measured, *FAILED_OUTCOMES).sum()),
@@ -84,11 +88,20 @@ def summarise(
         latency=latency,
         goodput=met[0] / window.seconds if met and window else None,
         attainment=met[1] if met else None,
-        concurrency_mean=(residence if integral is None else integral) / (window.seconds * 1e9) if window else None,
+        concurrency_mean=in_flight,
         concurrency_peak=observation.in_flight_peak if observation else peak_in_flight(c) if len(c) else None,
         littles_law_residual=integral / residence - 1 if integral is not None and residence else None,
-        objectives=check_objectives(sample, slo, concurrency, looks),
+        objectives=check_objectives(sample, slo, turnover, looks),
         ended=observation.ended if observation else "complete",
+        rate=observation.rate if observation else None,
+        max_in_flight=observation.max_in_flight if observation else None,
+        held_back=observation.held_back if observation else 0,
+        not_dispatched=observation.not_dispatched if observation else 0,
+        detail=observation.detail if observation else "",
+        health=health,
+        error_ms=error_bounds(ok, health),
+        exact_share=exact_share(ok) if health else None,
+        client_limit=client_limit(ok, health, open_loop=observation is not None and observation.rate is not None),
         **rates,
     )
 

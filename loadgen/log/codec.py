@@ -1,8 +1,8 @@
 """The records as JSON: one line each, strict JSON, keys in one order, units in names. No I/O here.
 
 A line of requests.jsonl carries a `Record`. Keys that only some records need (`first_event_tokens`, `timeout`,
-`excerpt`, and `events` where no token log was kept) are left out where they are None; every other key is always there.
-Reading ignores keys it does not know, so that an older reader can read a newer log.
+`excerpt`, `sent_bound_us`, and `events` where no token log was kept) are left out where they are None; every other key
+is always there. Reading ignores keys it does not know, so that an older reader can read a newer log.
 
 A line of steps.jsonl carries one step: the driver's `Observation`, which nothing else can give back, and the summary of
 that moment, which is there for people and is always derived again from the records.
@@ -23,10 +23,12 @@ from ..records import (
     OUTCOMES,
     PHASES,
     TOKEN_SOURCES,
+    ClientHealth,
     Connect,
     Estimate,
     Events,
     InputTokens,
+    Lag,
     Observation,
     OutputTokens,
     Record,
@@ -95,6 +97,8 @@ def record_object(record: Record) -> dict[str, Any]:
         line["excerpt"] = record.excerpt
     line["server_id"] = record.server_id
     line["peer"] = record.peer
+    if record.sent_bound_us is not None:
+        line["sent_bound_us"] = record.sent_bound_us
     return line
 
 
@@ -138,6 +142,7 @@ _SUMMARY_UNITS = {
     "total_throughput": "total_throughput_tok_s",
     "request_throughput": "request_throughput_req_s",
     "attempt_rate": "attempt_rate_req_s",
+    "rate": "rate_req_s",
     "tokens_per_user": "tokens_per_user_tok_s",
     "latency": "latency_ms",
     "goodput": "goodput_req_s",
@@ -213,9 +218,37 @@ def decode_observation(line: bytes | Mapping[str, Any], source: str = "log", num
             in_flight_peak=_int(seen, "in_flight_peak") or 0,
             ended=cast(Any, _str(seen, "ended") or "complete"),
             detail=_str(seen, "detail") or "",
+            rate=_float(seen, "rate"),
+            max_in_flight=_int(seen, "max_in_flight"),
+            held_back=_int(seen, "held_back") or 0,
+            not_dispatched=_int(seen, "not_dispatched") or 0,
+            health=_health(_object(seen, "health")) if seen.get("health") is not None else None,
         )
     except _FaultError as error:
         raise LogError(f"{source} line {number}: {error}", "delete steps.jsonl: it can be derived again") from error
+
+
+def _health(obj: Mapping[str, Any]) -> ClientHealth:
+    """By the field's own type, so that a new figure needs no line here."""
+    found: dict[str, Any] = {}
+    for one in fields(ClientHealth):
+        kind = str(one.type)
+        if kind.startswith("Lag"):
+            lag = _object(obj, one.name)
+            found[one.name] = (
+                Lag(
+                    _must(_int(lag, "n"), "n"), *(float(_must(_float(lag, key), key)) for key in ("p50", "p99", "max"))
+                )
+                if lag
+                else None
+            )
+        elif one.name == "stamps":
+            found[one.name] = _must(_enum(obj, "stamps", ("kernel", "user")), "health.stamps")
+        else:
+            value = _int(obj, one.name) if kind.startswith("int") else _float(obj, one.name)
+            if value is not None:
+                found[one.name] = value
+    return ClientHealth(**{"seconds": 0.0, **found})
 
 
 def decode_stop(obj: Mapping[str, Any] | None) -> Stop | None:
@@ -227,8 +260,8 @@ def decode_stop(obj: Mapping[str, Any] | None) -> Stop | None:
         value = _float(peak, "value") if isinstance(peak, Mapping) else None
         return Stop(
             reason=obj["reason"],
-            held=_int(obj, "held"),
-            broke=_int(obj, "broke"),
+            held=_float(obj, "held"),
+            broke=_float(obj, "broke"),
             peak_throughput=Estimate(value, _float(peak, "low"), _float(peak, "high"))
             if value is not None and isinstance(peak, Mapping)
             else None,
@@ -290,6 +323,7 @@ def _record(obj: Mapping[str, Any]) -> Record:
         excerpt=_str(obj, "excerpt"),
         server_id=_str(obj, "server_id"),
         peer=_str(obj, "peer"),
+        sent_bound_us=_int(obj, "sent_bound_us"),
     )
 
 

@@ -203,6 +203,19 @@ class StreamLog:
             ) from error
 
 
+def check_folder(parent: str | Path) -> None:
+    """Raise LogError where a run folder surely cannot be made: cheap, and leaves nothing behind."""
+    path = Path(parent)
+    try:
+        nearest = next((place for place in (path, *path.parents) if place.exists()), path)
+        if not nearest.is_dir():
+            raise LogError(f"{nearest} is a file, and run folders go into a folder", "give a folder with --output")
+    except (OSError, ValueError) as error:
+        raise LogError(f"{str(path)[:200]!r} cannot be written: {_why(error)}", "give a folder with --output") from None
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise LogError(f"{nearest} cannot be written: permission denied", "give another folder with --output")
+
+
 def _not_written(path: Path, error: OSError) -> LogError:
     return LogError(
         f"{path} cannot be written: {error.strerror or error}", "give a folder that can be written with --output"
@@ -284,6 +297,11 @@ def open_run(path: str | Path) -> Run:
     if str(path) == "-":
         return _open_file("stdin", _spooled(sys.stdin.buffer))
     path = Path(path)
+    try:
+        path.stat()
+    except (OSError, ValueError) as error:
+        if not isinstance(error, FileNotFoundError):
+            raise LogError(f"{str(path)[:200]!r} cannot be read: {_why(error)}", GIVE) from error
     if path.is_dir():
         return _open_folder(path, str(path), [])
     if path.name == REQUESTS or re.fullmatch(r"requests-.*\.jsonl", path.name):
@@ -291,8 +309,11 @@ def open_run(path: str | Path) -> Run:
     if not path.is_file() and path.exists():  # a pipe such as <(…): it can be read only once
         with _open(path) as pipe:
             return _open_file(str(path), _spooled(pipe))
-    with _open(path) as file:
-        start = file.read(4096)
+    try:
+        with _open(path) as file:
+            start = file.read(4096)
+    except OSError as error:
+        raise LogError(f"{path} cannot be read: {_why(error)}", GIVE) from error
     return _open_start(str(path), path, start)
 
 
@@ -369,6 +390,10 @@ def _open(path: Path) -> BinaryIO:
         raise LogError(f"{path} does not exist", GIVE) from error
     except OSError as error:
         raise LogError(f"{path} cannot be read: {error.strerror or error}", GIVE) from error
+
+
+def _why(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
 def _spooled(stream: BinaryIO) -> BinaryIO:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-import textwrap
 
 from ..records import Distribution, Percentile, StepSummary
+from .health import health_lines
 from .numbers import NONE, clean, decimals, number, percent, plural, with_error
 
 _LATENCIES = (
@@ -20,16 +20,20 @@ _LATENCIES = (
     ("dispatch_lag", "dispatch lag"),
 )
 _POINTS = (50.0, 90.0, 95.0, 99.0)
+TABLE_WIDTH = 112  # of all columns of the latencies
 
 
-def step_details(summary: StepSummary, *, in_seconds: bool = False) -> list[str]:
-    """Latencies, throughputs, tokens and checks of one step; `in_seconds`: in the unit of an imported CSV."""
-    return [_title(summary), *_latency_table(summary, in_seconds), *_figures(summary)]
+def step_details(summary: StepSummary, *, in_seconds: bool = False, width: int = 120) -> list[str]:
+    """Latencies, throughputs, tokens and checks of one step; `in_seconds`: in the unit of an imported CSV. Below the
+    width of the whole table of latencies it has percentiles alone. Other lines may be longer than `width`."""
+    return [_title(summary), *_latency_table(summary, in_seconds, wide=width >= TABLE_WIDTH), *_figures(summary)]
 
 
 def _title(summary: StepSummary) -> str:
     parts = [f"step {summary.step}"]
-    if summary.concurrency:
+    if summary.rate is not None:
+        parts.append(f"{summary.rate:,g} requests/s asked for")
+    elif summary.concurrency:
         parts.append(f"{summary.concurrency:,} concurrent")
     if summary.concurrency_mean is not None and summary.concurrency_peak is not None:
         parts.append(
@@ -46,16 +50,17 @@ def _title(summary: StepSummary) -> str:
     return " · ".join(parts)
 
 
-def _latency_table(summary: StepSummary, in_seconds: bool) -> list[str]:
+def _latency_table(summary: StepSummary, in_seconds: bool, *, wide: bool) -> list[str]:
     rows = [(label, summary.latency[key]) for key, label in _LATENCIES if _worth(summary, key)]
     if not rows:
         return []
     unit = "s" if in_seconds else "ms"
-    head = "".join(f"p{p:g}".rjust(10) for p in _POINTS) + "mean".rjust(17) + "std".rjust(10) + "max".rjust(10)
+    head = "".join(f"p{p:g}".rjust(10) for p in _POINTS)
+    head += "mean".rjust(17) + "std".rjust(10) + "max".rjust(10) if wide else ""
     lines = [f"  {'latency in ' + unit:<24}{head}{'n':>9}"]
     for label, found in rows:
         marked = label + (" (estimated)" if label == "ITL" and summary.estimated_itl else "")
-        lines.append(f"  {marked:<24}{_latency_row(found, in_seconds)}{found.n:>9,}")
+        lines.append(f"  {marked:<24}{_latency_row(found, in_seconds, wide=wide)}{found.n:>9,}")
     weak = sorted({p.p for _, d in rows for p in d.percentiles if not p.established})
     if weak:
         names = ", ".join(f"p{p:g}" for p in weak)
@@ -73,7 +78,7 @@ def _worth(summary: StepSummary, key: str) -> bool:
     return other is None or (other.n, other.mean, other.max) != (found.n, found.mean, found.max)
 
 
-def _latency_row(found: Distribution, in_seconds: bool) -> str:
+def _latency_row(found: Distribution, in_seconds: bool, *, wide: bool) -> str:
     # One scale a row, so that its figures can be compared at sight: three significant digits of the median.
     median = found.at(50.0)
     scale = 1e-3 if in_seconds else 1.0
@@ -92,7 +97,7 @@ def _latency_row(found: Distribution, in_seconds: bool) -> str:
     if found.mean and found.mean.high is not None:
         mean += f" ±{show(found.mean.high - found.mean.value)}"
     points = "".join(point(found.at(p)).rjust(10) for p in _POINTS)
-    return points + mean.rjust(17) + show(found.std).rjust(10) + show(found.max).rjust(10)
+    return points + (mean.rjust(17) + show(found.std).rjust(10) + show(found.max).rjust(10) if wide else "")
 
 
 def _figures(summary: StepSummary) -> list[str]:
@@ -118,6 +123,7 @@ def _figures(summary: StepSummary) -> list[str]:
         requests.append(f"{number(summary.attempt_rate)} requests/s attempted")
     requests.append(f"{summary.failed:,} of {summary.judged:,} failed")
     lines.append(("requests", " · ".join(requests)))
+    lines.append(("arrivals", _arrivals(summary)))
     lines.append(("lengths", _lengths(summary)))
     good = [f"{number(summary.goodput)} requests/s"] if summary.goodput is not None else []
     if summary.attainment:
@@ -136,13 +142,29 @@ def _figures(summary: StepSummary) -> list[str]:
         lines.append(("" if i else "objectives", text))
     if summary.littles_law_residual is not None:
         lines.append(("Little's law", f"in flight against residence {100 * summary.littles_law_residual:+.2f} %"))
+    lines += health_lines(summary)
     lines.append(("flags", ", ".join(f"{name} {n:,}" for name, n in summary.flags.items())))
     return [part for label, text in lines if text for part in _wrapped(label, text)]
 
 
+def _arrivals(summary: StepSummary) -> str:
+    """How an open loop kept its schedule."""
+    if summary.rate is None:
+        return ""
+    parts = [f"{summary.rate:,g} requests/s asked for"]
+    if summary.attempt_rate is not None:
+        parts[0] += f", {number(summary.attempt_rate, 4)} sent"
+    lag = summary.latency.get("dispatch_lag")
+    points = [(p, lag.at(p)) for p in (50.0, 99.0)] if lag else []
+    shown = ", ".join(f"p{p:g} {number(q.value)}" for p, q in points if q is not None)
+    if shown:
+        parts.append(f"sent late by {shown} ms")
+    parts.append(f"{summary.held_back:,} held back, {summary.not_dispatched:,} never sent")
+    return " · ".join(parts)
+
+
 def _wrapped(label: str, text: str) -> list[str]:
-    first, rest = f"  {label:<16}", " " * 18
-    return textwrap.wrap(clean(text), 120, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False)
+    return [f"  {label:<16}{clean(text)}"]
 
 
 def _lengths(summary: StepSummary) -> str:

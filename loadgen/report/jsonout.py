@@ -25,6 +25,7 @@ UNITS = {
     "total_input_tokens": "tokens",
     "total_output_tokens": "tokens",
     "max_concurrency": "requests",
+    "request_rate": "requests/s",
     "max_concurrent_requests": "requests",
 }
 
@@ -91,7 +92,8 @@ def step_object(s: StepSummary, mark: Mark) -> dict[str, Any]:
     completed = s.requests.get("ok", 0)
     step: dict[str, Any] = {
         "step": s.step,
-        "max_concurrency": s.concurrency or None,
+        "max_concurrency": s.concurrency or s.max_in_flight,
+        "request_rate": s.rate,
         "verdict": mark.verdict or None,
         "broke": list(mark.broke),
         "completed": completed,
@@ -133,6 +135,8 @@ def step_object(s: StepSummary, mark: Mark) -> dict[str, Any]:
         "output_throughput_failed_tok_s": s.output_throughput_failed,
         "request_throughput_interval_req_s": _interval(s.request_throughput),
         "attempt_rate_req_s": s.attempt_rate,
+        "held_back_requests": s.held_back,
+        "not_dispatched_requests": s.not_dispatched,
         "tokens_per_user_tok_s": s.tokens_per_user,
         "input_mean_tokens": s.input_tokens_mean,
         "output_mean_tokens": s.output_tokens_mean,
@@ -144,6 +148,10 @@ def step_object(s: StepSummary, mark: Mark) -> dict[str, Any]:
         "attainment_interval_share": _interval(s.attainment),
         "concurrency_mean_requests": s.concurrency_mean,
         "littles_law_residual_share": s.littles_law_residual,
+        "error_bounds_ms": {_NAMES[key]: bound for key, bound in s.error_ms.items()},
+        "exact_share": s.exact_share,
+        "client_limit": s.client_limit,
+        "client": s.health,
         "objectives": s.objectives,
         "percentiles_ms": {_NAMES[key]: found.percentiles for key, found in s.latency.items() if key in _NAMES},
     }

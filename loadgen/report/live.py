@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 from ..records import LevelResult, Record, ServerFacts, Slo, StepSummary
 from .facts import RunFacts
 from .numbers import clean, number
-from .text import WIDTH, Mark, head, line, table_head, table_row
+from .text import WIDTH, Mark, fit, head, line, table_head, table_row
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -31,6 +31,7 @@ class Step(Protocol):
 
     step: int
     concurrency: int
+    rate: float | None
     in_flight: int
     failed: int
     completed: int
@@ -59,14 +60,17 @@ class Opened(Protocol):
     def plan(self) -> str: ...
     @property
     def seconds(self) -> float: ...
+    @property
+    def rate(self) -> float | None: ...
 
 
 class Lines:
     """A line for each thing that happens: for logs, pipes and `2> file`."""
 
-    def __init__(self, slo: Slo, write: Callable[[str], None]) -> None:
+    def __init__(self, slo: Slo, write: Callable[[str], None], columns: int = WIDTH) -> None:
         self.slo = slo
         self._write = write
+        self._columns = columns
         self._waiting = ""
 
     def waiting(self, what: str) -> None:
@@ -81,7 +85,8 @@ class Lines:
         lines = [*head(facts), *line("plan", opening.plan)]
         for i, note in enumerate(opening.notes):
             lines += line("" if i else "note", note)
-        for text in [*lines, "", table_head(self.slo)]:
+        width = self._columns = self.width()  # a table keeps its columns, also where the terminal is resized
+        for text in [*fit(lines, width), "", table_head(self.slo, open_loop=opening.rate is not None, width=width)]:
             self._write(text)
 
     def step_started(self, progress: Step, why: str, share: Callable[[], float]) -> None:
@@ -91,7 +96,10 @@ class Lines:
         pass
 
     def step_ended(self, summary: StepSummary, level: LevelResult) -> None:
-        self._write(table_row(summary, Mark(level.verdict, level.broke), self.slo))
+        self._write(table_row(summary, Mark(level.verdict, level.broke), self.slo, width=self._columns))
+
+    def width(self) -> int:
+        return self._columns
 
     def signalled(self, what: str) -> None:
         self._write(what)
@@ -107,6 +115,8 @@ class Terminal(Lines):
         from rich.live import Live
 
         super().__init__(slo, lambda text: console.print(text, markup=False, highlight=False, soft_wrap=True))
+        self._console = console
+        self.notes: tuple[str, ...] = ()  # shown so far
         self._step: Step | None = None
         self._why = ""
         self._share: Callable[[], float] = lambda: 0.0
@@ -119,7 +129,7 @@ class Terminal(Lines):
         self._note = ""
         self._live = Live(
             console=console,
-            get_renderable=self._draw,
+            get_renderable=self.draw,
             refresh_per_second=REFRESH_HZ,
             transient=True,
             redirect_stdout=False,
@@ -131,6 +141,7 @@ class Terminal(Lines):
 
     def opened(self, opening: Opened) -> None:
         self._note = ""
+        self.notes = tuple(opening.notes)
         self._end = time.monotonic() + opening.seconds
         super().opened(opening)
 
@@ -152,19 +163,25 @@ class Terminal(Lines):
 
     def step_ended(self, summary: StepSummary, level: LevelResult) -> None:
         self._step = None
-        if summary.output_throughput is not None:
+        if summary.output_throughput is not None and summary.rate is None:
             self._curve.append((summary.concurrency, summary.output_throughput.value))
         super().step_ended(summary, level)
 
     def signalled(self, what: str) -> None:
         self._note = what
 
+    def width(self) -> int:
+        """As wide as the terminal is now: it may be resized."""
+        return min(WIDTH, self._console.width)
+
     def close(self) -> None:
         self._live.stop()
 
-    def _draw(self) -> Text:
+    def draw(self) -> Text:
+        """The block below the lines, from the numbers as they are now; called by a thread of its own."""
         from rich.text import Text
 
+        width = self.width()
         lines = [self._note] if self._note else []
         step = self._step
         if step is not None:
@@ -176,10 +193,11 @@ class Terminal(Lines):
                 ttft_ms=list(self._ttft),
                 tpot_ms=list(self._tpot),
                 left_s=self._end - time.monotonic(),
+                width=width,
             )
         if self._curve:
             lines.append(curve(self._curve))
-        return Text("\n".join(text[:WIDTH] for text in lines), overflow="ellipsis", no_wrap=True)
+        return Text("\n".join(text[:width] for text in lines), overflow="ellipsis", no_wrap=True)
 
 
 def step_lines(
@@ -191,19 +209,43 @@ def step_lines(
     ttft_ms: list[float],
     tpot_ms: list[float],
     left_s: float,
+    width: int = WIDTH,
 ) -> list[str]:
-    """The running step in two lines of plain text."""
+    """The running step in plain text: two lines, or more where the terminal is narrow."""
     share = max(0.0, min(1.0, share))
-    bar = ("━" * round(share * 20)).ljust(20, "─")
-    phase = {"warmup": "warming up", "measured": "measuring", "filler": "following the sample to its end"}[step.phase]
-    asked = f"{step.concurrency:,} in flight asked, {step.in_flight:,} now"
+    size = 20 if width >= 100 else 10
+    bar = ("━" * round(share * size)).ljust(size, "─")
+    phase = {"warmup": "warming up", "measured": "measuring", "filler": "waiting for the last"}[step.phase]
+    asked = f"{step.in_flight:,} of {step.concurrency:,} in flight"
+    if step.rate is not None:
+        asked = f"{step.rate:,g} requests/s asked, {step.in_flight:,} in flight now"
     ttft = number(median(ttft_ms) if ttft_ms else None)
     tpot = number(median(tpot_ms) if tpot_ms else None)
-    rates = f"{number(tokens_per_s)} tokens/s · TTFT {ttft} ms · TPOT {tpot} ms"
     return [
-        f"step {step.step} · {asked} · {bar} {share:4.0%} · {phase}" + (f" · {why}" if why else ""),
-        f"  {rates} · {step.completed:,} done, {step.failed:,} failed · at most {duration(left_s)} left",
+        *pack([f"step {step.step}", asked, f"{bar} {share:4.0%}", phase, why], width),
+        *pack(
+            [
+                f"{number(tokens_per_s)} tokens/s",
+                f"TTFT {ttft} ms",
+                f"TPOT {tpot} ms",
+                f"{step.completed:,} done, {step.failed:,} failed",
+                f"at most {duration(left_s)} left",
+            ],
+            width,
+            indent="  ",
+        ),
     ]
+
+
+def pack(parts: list[str], width: int, indent: str = "") -> list[str]:
+    """The parts in as few lines as they need, the ones after the first indented."""
+    lines: list[str] = []
+    for part in filter(None, parts):
+        if lines and len(lines[-1]) + 3 + len(part) <= width:
+            lines[-1] += f" · {part}"
+        else:
+            lines.append((indent or "  " * bool(lines)) + part)
+    return lines
 
 
 def curve(points: list[tuple[int, float]]) -> str:

@@ -13,9 +13,12 @@ from typing import NamedTuple
 from ..records import Slo, StepSummary, Stop
 from .details import step_details
 from .facts import RunFacts
+from .health import error_text, health_notes, limit_texts
 from .numbers import NONE, clean, number, percent, plural, with_error, with_interval
 
 WIDTH = 120
+TABLE_WIDTH = 115  # what the whole table needs; below it has fewer columns,
+NARROW_WIDTH = 80  # which need this
 LABEL = 10
 MOST_FAILURES = 8  # kinds of failure shown; the rest are counted
 
@@ -35,30 +38,42 @@ def render(
     slo: Slo | None = None,
     *,
     details: bool = False,
+    width: int = WIDTH,
+    rest: bool = False,
 ) -> str:
-    """The whole report as lines of plain text. `marks` is the verdict of each step by its number; `slo` chooses which
-    percentile stands beside the median. A run of one step is shown with its details."""
+    """The whole report as lines of plain text, at most `width` columns wide. `marks` is the verdict of each step by its
+    number; `slo` chooses which percentile stands beside the median. A run of one step is shown with its details. `rest`
+    leaves out what the display of a running run has already left on the screen: the head and the table."""
     slo = slo or Slo()
-    parts = [head(facts)]
+    parts = [] if rest else [head(facts)]
     if not summaries:
         parts.append(["no request was measured"])
-    elif not (facts.is_csv and len(summaries) == 1):
-        parts.append([table_head(slo), *(table_row(s, marks.get(s.step, Mark("")), slo) for s in summaries)])
+    elif not rest and not (facts.is_csv and len(summaries) == 1):
+        head_row = table_head(slo, open_loop=any(s.rate is not None for s in summaries), width=width)
+        parts.append([head_row, *(table_row(s, marks.get(s.step, Mark("")), slo, width=width) for s in summaries)])
     if summaries and (details or len(summaries) == 1):
-        parts += [step_details(s, in_seconds=facts.is_csv) for s in summaries]
-    parts.append([*answer(stop, summaries), *failures(summaries), *notes(facts, summaries), *log(facts)])
-    return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
+        parts += [step_details(s, in_seconds=facts.is_csv, width=width) for s in summaries]
+    ours = client(summaries)
+    parts.append([*answer(stop, summaries), *ours, *failures(summaries), *notes(facts, summaries), *log(facts)])
+    return "\n\n".join("\n".join(fit(part, width)) for part in parts if part) + "\n"
+
+
+def fit(lines: Sequence[str], width: int) -> list[str]:
+    """Lines that are longer than `width` go on below, indented as their text is. Addresses and commands stay whole."""
+    fitted: list[str] = []
+    for text in lines:
+        indent = 18 if text[:2] == "  " and text[2:3].strip() else LABEL  # the details' labels are wider
+        if len(text) <= width or text.lstrip().startswith("loadgen "):
+            fitted.append(text)
+        else:
+            rest = " " * indent
+            fitted += textwrap.wrap(text, width, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False)
+    return fitted
 
 
 def line(label: str, text: str) -> list[str]:
-    """`label     text`, wrapped under itself."""
-    return textwrap.wrap(
-        clean(text),
-        WIDTH,
-        initial_indent=label.ljust(LABEL),
-        subsequent_indent=" " * LABEL,
-        break_on_hyphens=False,
-    )
+    """`label     text`; `fit` wraps it under itself."""
+    return [label.ljust(LABEL) + clean(text)]
 
 
 def head(facts: RunFacts) -> list[str]:
@@ -97,6 +112,7 @@ _COLUMNS = (
     ("ok", 6),
     ("failed", 7),
 )
+_NARROW = (5, 13, 0, 9, 8, 9, 8, 6, 7)  # no tokens per user and no intervals
 
 
 def tail_percentile(slo: Slo, metric: str) -> float:
@@ -105,42 +121,54 @@ def tail_percentile(slo: Slo, metric: str) -> float:
     return max((p for p in named if p is not None), default=95.0)
 
 
-def table_head(slo: Slo) -> str:
+def table_head(slo: Slo, *, open_loop: bool = False, width: int = WIDTH) -> str:
     names = [name for name, _ in _COLUMNS]
-    names[4] = f"p{tail_percentile(slo, 'ttft'):g} [95 %]"
-    names[6] = f"p{tail_percentile(slo, 'tpot'):g} [95 %]"
-    return _columns(names) + "  verdict"
+    names[0] = "rate" if open_loop else names[0]
+    for i, metric in ((4, "ttft"), (6, "tpot")):
+        names[i] = f"p{tail_percentile(slo, metric):g}" + (" [95 %]" if width >= TABLE_WIDTH else "")
+    return _columns(names, width) + "  verdict"
 
 
-def table_row(summary: StepSummary, mark: Mark, slo: Slo) -> str:
+def table_row(summary: StepSummary, mark: Mark, slo: Slo, *, width: int = WIDTH) -> str:
     """One step as a line of the table."""
+    wide = width >= TABLE_WIDTH
     cells = [
-        f"{summary.concurrency:,}" if summary.concurrency else NONE,
+        load_cell(summary),
         with_error(summary.output_throughput),
         number(summary.tokens_per_user),
     ]
     for metric in ("ttft", "tpot"):
         found = summary.latency.get(metric)
         median = found.at(50.0) if found else None
-        cells += [
-            number(median.value if median else None),
-            with_interval(found.at(tail_percentile(slo, metric)) if found else None),
-        ]
+        tail = found.at(tail_percentile(slo, metric)) if found else None
+        shown = with_interval(tail) if wide else number(tail.value if tail and tail.established else None)
+        cells += [number(median.value if median else None), shown]
     cells += [f"{summary.requests.get('ok', 0):,}", f"{summary.failed:,}"]
-    row = f"{_columns(cells)}  {mark.verdict}"
+    row = f"{_columns(cells, width)}  {mark.verdict}"
     # Only a failure names what broke: of an undecided level these would only be what it leans to.
     broke = mark.broke if mark.verdict == "fail" else ()
-    if broke[1:] and len(" ".join((row, *broke))) > WIDTH:
+    most = max(width, NARROW_WIDTH)
+    if broke[1:] and len(" ".join((row, *broke))) > most:
         broke = (broke[0], f"+{len(broke) - 1}")
     row = " ".join((row, *broke)).rstrip()
-    return row if len(row) <= WIDTH else row[: WIDTH - 1] + "…"
+    return row if len(row) <= most else row[: most - 1] + "…"
 
 
-def _columns(cells: Sequence[str]) -> str:
+def load_cell(summary: StepSummary) -> str:
+    """`64` requests in flight, or `20/s`."""
+    if summary.rate is not None:
+        return f"{summary.rate:,.6g}/s"
+    return f"{summary.concurrency:,}" if summary.concurrency else NONE
+
+
+def _columns(cells: Sequence[str], width: int) -> str:
     """Right-aligned; a cell that is too wide takes its room from the next one rather than push the rest of the line."""
+    sizes = [size for _, size in _COLUMNS] if width >= TABLE_WIDTH else _NARROW
     text, end = "", 0
-    for cell, (_, width) in zip(cells, _COLUMNS, strict=True):
-        end += width
+    for cell, size in zip(cells, sizes, strict=True):
+        if not size:
+            continue
+        end += size
         text += (" " + cell).rjust(end - len(text))
     return text
 
@@ -153,10 +181,12 @@ def answer(stop: Stop | None, summaries: Sequence[StepSummary]) -> list[str]:
     if stop is None:
         return []
     lines = line("answer", stop.sentence or f"stopped: {stop.reason}")
-    held = next((s for s in reversed(summaries) if stop.held is not None and s.concurrency == stop.held), None)
+    held = next((s for s in reversed(summaries) if stop.held is not None and s.load == stop.held), None)
     if held is not None:
-        return lines + line("", f"at {held.concurrency:,}: {headline(held)}")
+        return lines + line("", f"at {load_cell(held)}: {headline(held)}")
     failed, judged = sum(s.failed for s in summaries), sum(s.judged for s in summaries)
+    if not judged:
+        return lines  # it ended in its warm-up: the failures are told below
     return lines + line("", f"{failed:,} of {plural(judged, 'measured request')} failed")
 
 
@@ -174,6 +204,15 @@ def headline(summary: StepSummary) -> str:
             parts.append(f"{metric.upper()} p95 {number(q.value)} ms")
     parts.append(f"{summary.failed:,} of {summary.judged:,} failed")
     return " · ".join(parts)
+
+
+def client(summaries: Sequence[StepSummary]) -> list[str]:
+    """What the client says of itself: its error, and where it was the limit what to change."""
+    text = error_text(summaries)
+    lines = line("error", text) if text else []
+    for i, limit in enumerate(limit_texts(summaries)):
+        lines += line("" if i else "client", limit)
+    return lines
 
 
 def failures(summaries: Sequence[StepSummary]) -> list[str]:
@@ -221,10 +260,41 @@ def notes(facts: RunFacts, summaries: Sequence[StepSummary]) -> list[str]:
     worst = max(residuals, key=abs, default=0.0)
     if abs(worst) > 0.05:
         found.append(f"the requests in flight and their times disagree by {percent(abs(worst))} (Little's law)")
+    found += health_notes(summaries)
+    for summary in summaries:
+        found += arrival_notes(summary)
     lines: list[str] = []
     for note in found:
         lines += line("" if lines else "note", note)
     return lines
+
+
+def arrival_notes(summary: StepSummary) -> list[str]:
+    """Where an open loop was not what was asked for, or could not last."""
+    rate, achieved, done = summary.rate, summary.attempt_rate, summary.request_throughput
+    if rate is None:
+        return []
+    found = []
+    if summary.held_back:
+        short = f": {number(achieved)} of the {rate:,g} requests/s asked for were sent" if achieved is not None else ""
+        found.append(
+            f"the limit of {summary.max_in_flight:,} in flight held back {plural(summary.held_back, 'request')}{short};"
+            " TTFT and E2E from schedule include the wait, the others do not"
+        )
+    if summary.not_dispatched:
+        n = plural(summary.not_dispatched, "arrival")
+        found.append(f"{n} due in the window could not be sent by its end, and never {_was(summary.not_dispatched)}")
+    behind = done is not None and done.high is not None and achieved is not None and done.high < 0.95 * achieved
+    if behind and done is not None and not summary.failed:
+        found.append(
+            f"the server completed {number(done.value)} of {number(achieved)} requests/s sent: it does not keep up,"
+            " so that latencies grow with the length of the step"
+        )
+    return found
+
+
+def _was(n: int) -> str:
+    return "was" if n == 1 else "were"
 
 
 def _got(summaries: Sequence[StepSummary]) -> str:

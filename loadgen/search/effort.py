@@ -6,6 +6,7 @@ are what the run announces before it starts, and the run's budget keeps them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -96,19 +97,28 @@ def baseline_rule(rule: StepRule) -> StepRule:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What a run may send at the most. All of it is a promise, kept by the budget."""
+    """What a run may send at the most. All of it is a promise, kept by the budget. `tokens` is None where the server
+    decides how long an answer is. `rate` is that of an open loop, in requests/s, which has no levels."""
 
     levels: tuple[int, ...]
     requests: int
-    tokens: int
+    tokens: int | None
     seconds: float
+    rate: float | None = None
 
     def describe(self) -> str:
         """One line: what may be sent."""
-        levels = ", ".join(f"{level:,}" for level in self.levels)
-        longest = f"{self.seconds:.0f} s" if self.seconds < 90 else f"{self.seconds / 60:.0f} min"
-        most = f"{self.requests:,} requests, {self.tokens:,} tokens in and out, {longest}"
-        return f"concurrency {levels}; at most {most}"
+        load = "concurrency " + ", ".join(f"{level:,}" for level in self.levels)
+        if self.rate is not None:
+            load = f"{self.rate:,g} requests/s"
+        tokens = "any number of tokens" if self.tokens is None else f"{self.tokens:,} tokens in and out"
+        return f"{load}; at most {self.requests:,} requests, {tokens}, {_longest(self.seconds)}"
+
+
+def _longest(seconds: float) -> str:
+    if seconds < 90:
+        return f"{math.ceil(seconds)} s"
+    return f"{math.ceil(seconds / 60)} min" if seconds < 5400 else f"{math.ceil(seconds / 360) / 10:.1f} h"
 
 
 def forecast(
@@ -117,27 +127,57 @@ def forecast(
     *,
     extra_steps: int,
     warmup: int | None,
-    tokens_per_request: float,
+    tokens_per_request: int | None,
     drain_s: float,
     request_s: float,
+    every_level: bool = False,
 ) -> Forecast:
     """The most that a ladder of `levels` with up to `extra_steps` more at its top can send.
 
-    `request_s` is the measured time of one request without load. Warm-up and the way out each take about one residence
-    time, counted here as up to four times the unloaded one.
+    `request_s` is the measured time of one request without load. How many requests the server works on at once is not
+    known. Where `every_level` is measured whatever comes, it may be one. A ladder is left soon after the level where
+    throughput stops growing, so that four times the time without load, on average over its rungs, is enough.
     """
     steps = [*levels, *[max(levels)] * extra_steps]
     requests = 0
     seconds = 0.0
     for level in steps:
-        requests += rule.requests_most(level) + 4 * level + (warmup or 0)
+        most = rule.requests_most(level)
+        if rule.duration is not None:
+            most = max(1000, math.ceil(4 * level * rule.duration / request_s) + 12 * level)
+        requests += most + 4 * level + (warmup or 0)
+        each = 1.25 * request_s if every_level else 4 * request_s / level
         if rule.duration is not None:
             window = rule.duration
         elif rule.requests is not None:
-            window = max(1.0, 4 * request_s * rule.requests / level)
+            window = max(1.0, each * rule.requests)
         else:
-            window = max(rule.seconds_max, 8 * request_s)
-        seconds += window + 8 * request_s + min(drain_s, 4 * request_s) + 1.0
+            window = max(rule.seconds_max, each * 2 * level)
+        # Before it the warm-up, after it the way of the last of the sample, and of its fillers, to their end.
+        around = each * ((level if warmup is None else warmup) + level) + min(drain_s, each * level)
+        seconds += window + around + 1.0
+    tokens = None if tokens_per_request is None else requests * tokens_per_request
+    return Forecast(tuple(levels), requests, tokens, seconds)
+
+
+def rate_warmup_s(request_s: float) -> float:
+    """How long an open loop warms up: twice the time of a request without load, and a second at the least."""
+    return max(1.0, 2 * request_s)
+
+
+def rate_forecast(
+    rate: float, rule: StepRule, *, warmup: int | None, tokens_per_request: int | None, drain_s: float, request_s: float
+) -> Forecast:
+    """The most that one open-loop step can send. A server that does not keep up works off what piled up while fillers
+    go on: that much again as the window lasts, and no more, is allowed for it."""
     if rule.duration is not None:
-        requests = max(requests, round(sum(4 * level * (rule.duration / request_s + 4) for level in steps)))
-    return Forecast(tuple(levels), requests, round(requests * tokens_per_request), seconds)
+        window = rule.duration
+    elif rule.requests is not None:
+        window = rule.requests / rate
+    else:
+        window = max(rule.seconds_max, 8 * request_s)
+    warm = rate_warmup_s(request_s) if warmup is None else warmup / rate + 4 * request_s
+    sending = warm + 2 * window + 8 * request_s + 1.0
+    requests = math.ceil(1.1 * rate * sending) + (rule.requests or 0)
+    tokens = None if tokens_per_request is None else requests * tokens_per_request
+    return Forecast((), requests, tokens, sending + min(drain_s, 8 * request_s) + 1.0, rate)

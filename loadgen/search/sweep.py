@@ -24,6 +24,7 @@ from .verdict import ERRORS
 
 _ENDED = {"client": "client_bound", "errors": "errors", "unauthorized": "errors"}  # any other ending is its own reason
 _Z = 1.96  # half a printed 95 % interval, which already carries Student's t, is _Z standard errors wide
+DETAIL_CHARS = 200  # of why a step was ended, in a sentence: the words may be a server's
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,7 @@ def parse_levels(text: str) -> tuple[int, ...]:
 def decide(history: Sequence[LevelResult], plan: SweepPlan) -> NextLevel | Stop:
     """What to do after `history`, the measured windows in their order."""
     latest = {level.concurrency: level for level in history}  # of several windows the last decides
-    if history and (reason := _ended(history[-1])):
+    if history and (reason := ended_by(history[-1])):
         return _stop(reason, latest, plan, last=history[-1])
     if plan.levels is not None:
         if len(history) < len(plan.levels):
@@ -98,7 +99,13 @@ def decide(history: Sequence[LevelResult], plan: SweepPlan) -> NextLevel | Stop:
     return NextLevel(_above(top, plan), "no objective broke yet" if plan.has_slo else "throughput may still grow")
 
 
-def _ended(level: LevelResult) -> str | None:
+def how_many_failed(level: LevelResult) -> str:
+    """The share of failures, or why the step was ended for them, which may have been before anything was measured."""
+    return level.detail[:DETAIL_CHARS] or f"{100 * level.error_rate:.3g} %"
+
+
+def ended_by(level: LevelResult) -> str | None:
+    """The stop reason of a level after which nothing more can be learnt; None where one may go on."""
     if level.verdict == "invalid":
         return "client_bound"
     if ERRORS in level.broke:
@@ -183,6 +190,8 @@ def _broken(latest: Mapping[int, LevelResult]) -> str | None:
 def _log_throughput(level: LevelResult) -> tuple[float, float] | None:
     """(log throughput, its 95 % half-width), None where no interval is known."""
     t = level.output_throughput
+    if level.verdict == "invalid":  # its throughput is the client's
+        return None
     if t is None or t.low is None or t.high is None or not 0 < t.low <= t.value <= t.high:
         return None
     return math.log(t.value), math.log(t.high / t.low) / 2
@@ -274,9 +283,10 @@ def _why(reason: str, latest: Mapping[int, LevelResult], plan: SweepPlan, last: 
     if kind == "errors" and last is not None:
         if last.ended == "unauthorized":
             return f"The server refused access {where}."
-        return f"Too many requests failed {where}: {100 * last.error_rate:.3g} %."
+        return f"Too many requests failed {where}: {how_many_failed(last)}."
     if kind == "client_bound":
-        return f"This client was the limit {where}, so that level says nothing of the server."
+        how = f" ({last.detail[:DETAIL_CHARS]})" if last is not None and last.detail else ""
+        return f"This client was the limit {where}, so that level says nothing of the server{how}."
     if kind == "budget":
         return f"The {detail or 'run'} budget was used up {where}."
     if kind == "interrupted":

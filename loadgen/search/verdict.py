@@ -7,6 +7,11 @@ from ..slo import ATTAINMENT, objective_name
 
 ERRORS = "errors"  # the name under which too many failures break a level
 
+# A schedule kept to 10 ms, or to a tenth of the median TTFT, is kept: that moves no arrival enough to shape a queue.
+LATE_MS = 10.0
+LATE_SHARE = 0.1
+UNSENT_SHARE = 0.01
+
 
 def judge(summary: StepSummary, slo: Slo, *, max_error_rate: float = 0.01, baseline: bool = False) -> LevelResult:
     """The verdict on one level.
@@ -27,7 +32,8 @@ def judge(summary: StepSummary, slo: Slo, *, max_error_rate: float = 0.01, basel
     said = {c.verdict for c in deciding}
     beyond = any(c.exceedance is not None and c.exceedance.value > c.allowed for c in deciding)
 
-    if summary.ended == "client" or summary.requests.get("client_error", 0):
+    ours = summary.ended == "client" or summary.requests.get("client_error", 0)
+    if ours or summary.client_limit is not None or sent_late(summary):
         verdict = "invalid"
     elif error_rate > max_error_rate or summary.ended == "errors":
         verdict, broke, beyond = "fail", (ERRORS,), True
@@ -51,4 +57,27 @@ def judge(summary: StepSummary, slo: Slo, *, max_error_rate: float = 0.01, basel
         error_rate=error_rate,
         ended=summary.ended,
         p_hat_beyond=beyond,
+        detail=summary.detail or (summary.client_limit.what if summary.client_limit else ""),
+        rate=summary.rate,
     )
+
+
+def sent_late(summary: StepSummary) -> str | None:
+    """Was this client, and no limit that the user set, late with its arrivals? How much, in words; None if it was not.
+
+    Late is the 99th percentile of the dispatch lag (the highest that is established) above 10 ms and above a tenth of
+    the median TTFT, or more than 1 % of the arrivals unsent.
+    """
+    if summary.rate is None or summary.held_back:
+        return None
+    due = summary.sent + summary.not_dispatched
+    if summary.not_dispatched > max(1, UNSENT_SHARE * due):
+        return f"{summary.not_dispatched:,} of {due:,} requests could not be sent in time"
+    lag, ttft = summary.latency.get("dispatch_lag"), summary.latency.get("ttft")
+    known = [q for q in lag.percentiles if q.established or q.p == 50] if lag else []
+    highest = max(known, key=lambda q: q.p, default=None)
+    median = ttft.at(50.0) if ttft else None
+    limit = max(LATE_MS, LATE_SHARE * median.value if median else 0.0)
+    if highest is not None and highest.value > limit:
+        return f"requests were sent up to {highest.value:.1f} ms late (p{highest.p:g})"
+    return None

@@ -99,6 +99,7 @@ any_record = st.builds(
     excerpt=st.none() | text,
     server_id=st.none() | text,
     peer=st.none() | text,
+    sent_bound_us=st.none() | st.integers(21, 10**9),
 )
 
 # Cells lose the white space around them, as in every spreadsheet; a NUL is no text in a CSV.

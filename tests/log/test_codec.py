@@ -118,16 +118,28 @@ def test_words_no_json_can_hold_still_give_a_line() -> None:
     assert back.error == Failure("server", "a?b", code=str(10**30))
 
 
-@pytest.mark.parametrize("observation", [OBSERVATION, dataclasses.replace(OBSERVATION, window=None, detail="")])
+OPEN = dataclasses.replace(OBSERVATION, concurrency=0, rate=12.5, max_in_flight=7, held_back=3, not_dispatched=2)
+
+
+@pytest.mark.parametrize("observation", [OBSERVATION, OPEN, dataclasses.replace(OBSERVATION, window=None, detail="")])
 def test_observations_come_back(observation: Observation) -> None:
     line = codec.encode(codec.step_object(observation))
     assert codec.decode_observation(line) == observation
+
+
+def test_observations_of_an_older_log_are_of_closed_loops() -> None:
+    line = codec.step_object(OBSERVATION)
+    for key in ("rate", "max_in_flight", "held_back", "not_dispatched"):
+        del line["observation"][key]
+    assert codec.decode_observation(line) == OBSERVATION
 
 
 def test_stops_come_back() -> None:
     for peak in (None, Estimate(4157.0, 4095.0, 4219.0), Estimate(4157.0)):
         stop = Stop("slo:ttft_p95", 88, 92, peak, "88 hold, 92 do not")
         assert codec.decode_stop(json.loads(codec.encode(codec.stop_object(stop)))) == stop
+        rate = dataclasses.replace(stop, held=12.5, broke=None)
+        assert codec.decode_stop(json.loads(codec.encode(codec.stop_object(rate)))) == rate
     assert codec.decode_stop(None) is None
     assert codec.decode_stop({"reason": 3}) is None
 

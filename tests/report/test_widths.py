@@ -1,0 +1,75 @@
+"""The screen on narrow terminals: every line fits, and only the columns that are said to go are gone."""
+
+from __future__ import annotations
+
+import pytest
+
+from loadgen.analysis import summarise_run
+from loadgen.log.columns import columns
+from loadgen.records import StepSummary, Stop
+from loadgen.report.facts import RunFacts
+from loadgen.report.text import Mark, fit, render, table_head, table_row
+from loadgen.slo import parse_slo
+from tests.report.summaries import run_records
+
+SLO = parse_slo(["ttft_p95=100ms", "tpot_p99=50ms"])
+MARKS = {1: Mark("inconclusive"), 2: Mark("pass"), 3: Mark("fail", ("ttft_p95", "tpot_p99"))}
+FACTS = RunFacts(
+    "results/20261129T134500Z-run",
+    target="http://gpu1:8000/v1/chat/completions",
+    workload="made text · in 512 · out 128",
+    notes=("a note of many words " * 12,),
+)
+STOP = Stop("slo:ttft_p95", 8, 64, None, "8 concurrent requests hold every objective, 64 do not. " * 3)
+WIDTHS = [60, 80, 100, 114, 115, 120]
+
+
+@pytest.fixture(scope="module")
+def summaries() -> list[StepSummary]:
+    records, observations = run_records()
+    return summarise_run(columns(records), SLO, observations)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("details", [False, True])
+def test_every_line_fits(summaries: list[StepSummary], width: int, details: bool) -> None:
+    text = render(FACTS, summaries, MARKS, STOP, SLO, details=details, width=width)
+    for line in text.splitlines():
+        # Commands are left whole, to be copied.
+        if not line.lstrip().startswith("loadgen "):
+            assert len(line) <= width, line
+        assert line == line.rstrip()
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_wrapping_loses_no_word(summaries: list[StepSummary], width: int) -> None:
+    narrow = render(FACTS, summaries, MARKS, STOP, SLO, width=width).split("answer")[1].split()
+    wide = render(FACTS, summaries, MARKS, STOP, SLO).split("answer")[1].split()
+    assert narrow == wide
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_table_has_its_verdicts_in_line_at_any_width(summaries: list[StepSummary], width: int) -> None:
+    head = table_head(SLO, width=width)
+    rows = [table_row(summary, MARKS[summary.step], SLO, width=width) for summary in summaries]
+    assert len({row.index(MARKS[s.step].verdict) for row, s in zip(rows, summaries, strict=True)}) == 1
+    assert rows[1].index("pass") == head.index("verdict")
+    assert ("tok/s/user" in head) == ("[95 %]" in head) == (width >= 115)
+    assert "p95" in head and "p99" in head
+
+
+def test_continued_lines_stand_under_their_text() -> None:
+    assert fit(["note      one two three", "  output          one two three"], 22) == [
+        "note      one two",
+        "          three",
+        "  output          one",
+        "                  two",
+        "                  three",
+    ]
+
+
+def test_what_the_display_has_shown_is_not_shown_again(summaries: list[StepSummary]) -> None:
+    whole = render(FACTS, summaries, MARKS, STOP, SLO)
+    rest = render(FACTS, summaries, MARKS, STOP, SLO, rest=True)
+    assert whole.endswith(rest) and rest.startswith("answer")
+    assert "  conc" not in rest and "target" not in rest

@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := loadgen tests benchmarks
 
-.PHONY: setup demo test check format bench clean
+.PHONY: setup demo test check format bench bench-peers-install bench-peers clean
 
 setup: $(VENV)/.installed
 
@@ -29,6 +29,21 @@ check: setup
 format: setup
 	$(BIN)/ruff format $(SOURCES)
 	$(BIN)/ruff check --fix $(SOURCES)
+
+# This client beside plain httpx and aiohttp, on a server whose every send time is known (needs a C compiler). Minutes.
+bench: $(VENV)/.bench
+	$(BIN)/python -m benchmarks.peers.run --own --rounds 2 --waves 4
+
+$(VENV)/.bench: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[bench]'
+	@touch $@
+
+# The released peers, each in an environment of its own outside the project, and the same comparison with them: half an hour.
+bench-peers-install:
+	benchmarks/peers/install.sh
+
+bench-peers: $(VENV)/.bench
+	$(BIN)/python -m benchmarks.peers.run --write benchmarks/RESULTS.md
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis dist

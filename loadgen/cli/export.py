@@ -42,6 +42,8 @@ def export(path: str, form: str, output: str, everything: bool) -> int:
     from ..log.formats import write_csv, write_jsonl
     from ..log.store import open_run
 
+    if not output:
+        raise UsageError("--output is empty", "give a file, or - for stdout")
     if output != "-" and Path(output).exists() and Path(path).exists() and Path(output).samefile(path):
         raise UsageError(f"{output} is the log itself, which an export would overwrite", "give another file with -o")
     run = open_run(path)

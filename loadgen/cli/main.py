@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import difflib
+import errno
 import importlib
 import os
+import signal
 import sys
 from typing import Any
 
 import click
 
 from .. import __version__
-from ..errors import Exit, LoadgenError
+from ..errors import Exit, LoadgenError, ReaderGoneError, UsageError
 
 # verb → (module in this package, one line for the help)
 VERBS = {
@@ -19,6 +22,7 @@ VERBS = {
     "report": ("report", "Say what a log means."),
     "export": ("export", "Write the request log as CSV or JSON lines."),
     "simulate": ("simulate", "Serve a simulated engine whose true capacity is known."),
+    "calibrate": ("calibrate", "Measure this machine itself: what it carries, and how wrong it is."),
 }
 
 EPILOG = """\
@@ -38,7 +42,9 @@ class _Verbs(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in VERBS:
-            return None
+            close = difflib.get_close_matches(cmd_name, VERBS, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"the verbs are {', '.join(VERBS)}"
+            raise UsageError(f"there is no verb {cmd_name}", hint)
         module = importlib.import_module(f".{VERBS[cmd_name][0]}", __package__)
         command: click.Command = getattr(module, cmd_name)
         return command
@@ -62,21 +68,65 @@ def cli() -> None:
 def main(args: list[str] | None = None) -> Any:
     """Run the command line; the process exits with one of `errors.Exit`."""
     try:
-        code = cli.main(args=args, prog_name="loadgen", standalone_mode=False)
-    except LoadgenError as error:
-        click.echo(f"loadgen: {error}", err=True)
-        code = error.exit_code
-    except click.UsageError as error:
-        hint = f"\n  → {error.ctx.command_path} --help" if error.ctx else ""
-        click.echo(f"loadgen: {error.format_message().rstrip('.')}{hint}", err=True)
-        code = Exit.USAGE
-    except click.ClickException as error:
-        click.echo(f"loadgen: {error.format_message()}", err=True)
-        code = Exit.USAGE
+        code = _invoke(args)
     except (click.Abort, KeyboardInterrupt):
         code = Exit.INTERRUPTED
-    except BrokenPipeError:
+    if args is None and code in (Exit.INTERRUPTED, Exit.TERMINATED):
+        for number in (signal.SIGINT, signal.SIGTERM):  # all is done: one more must not change the exit code
+            signal.signal(number, signal.SIG_IGN)
+    sys.exit(int(code))
+
+
+def _invoke(args: list[str] | None) -> int:
+    try:
+        _check_text(sys.argv[1:] if args is None else args)
+        return int(cli.main(args=args, prog_name="loadgen", standalone_mode=False) or 0)
+    except (ReaderGoneError, BrokenPipeError):
         # The reader of our output has gone (`| head`): that is its right.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = Exit.DONE
-    sys.exit(int(code or 0))
+        _drop_stdout()
+        return Exit.DONE
+    except LoadgenError as error:
+        return _tell(error.message, error.remedy, error.exit_code)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        return Exit.USAGE
+    except click.NoSuchOption as error:
+        return _tell(f"there is no option {error.option_name}", _similar(error), Exit.USAGE)
+    except click.UsageError as error:
+        see = error.ctx.command_path if error.ctx else "loadgen"
+        return _tell(error.format_message().rstrip("."), f"{see} --help", Exit.USAGE)
+    except click.ClickException as error:
+        return _tell(error.format_message(), "", Exit.USAGE)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        _drop_stdout()
+        return _tell(f"stdout cannot be written: {error.strerror}", "make room, or send it elsewhere", Exit.USAGE)
+
+
+def _drop_stdout() -> None:
+    """What is still buffered for stdout goes nowhere; else it would fail again at the very end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _tell(message: str, remedy: str, code: Exit) -> Exit:
+    """What went wrong in one sentence and what to do about it in another, without what could drive the terminal."""
+    from ..report.numbers import clean
+
+    click.echo(f"loadgen: {clean(message)}" + (f"\n  → {clean(remedy)}" if remedy else ""), err=True)
+    return code
+
+
+def _check_text(args: list[str]) -> None:
+    """Text that is not UTF-8 fits into no request, log or manifest."""
+    for arg in args:
+        if not arg.isascii() and any("\ud800" <= letter <= "\udfff" for letter in arg):
+            raise UsageError(f"the argument {arg!a} is not UTF-8 text", "check the terminal's encoding")
+
+
+def _similar(error: click.NoSuchOption) -> str:
+    names = [name for param in error.ctx.command.params for name in param.opts] if error.ctx else []
+    close = difflib.get_close_matches(error.option_name, names, n=2, cutoff=0.7)
+    close = [name for name in names if name.startswith(error.option_name)] or close
+    path = f"{error.ctx.command_path} --help" if error.ctx else "--help"
+    return f"did you mean {' or '.join(close)}?" if close else f"{path} lists them"

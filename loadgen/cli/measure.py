@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ..errors import Exit, UsageError
 from .options import run_config
+from .values import screen_width
 
 if TYPE_CHECKING:
+    from ..records import StepSummary, Stop
     from ..runner import Finished, RunConfig
     from ..search.sweep import SweepPlan
 
@@ -31,9 +33,13 @@ def measure(verb: str, plan: SweepPlan, flags: Mapping[str, Any]) -> int:
         raise UsageError("there is nothing to measure", "give a URL, or --simulate for an embedded simulated server")
     with ExitStack() as stack:
         truth: dict[str, Any] | None = None
+        note = None
         if flags["simulate"] and not flags["dry_run"]:
-            url, truth = stack.enter_context(_Simulator(flags))
+            simulator = _Simulator(flags)
+            url, truth = stack.enter_context(simulator)
+            note = simulator.capacity_note
         config = run_config(verb, plan, flags, url=url or "http://127.0.0.1:8000", simulator=truth)
+        config = replace(config, closing_note=note)
         if flags["dry_run"]:
             from ..log.codec import encode
 
@@ -45,7 +51,7 @@ def measure(verb: str, plan: SweepPlan, flags: Mapping[str, Any]) -> int:
             finished = anyio.run(execute, config, watcher)
         finally:
             watcher.close()
-    _show(finished, config, as_json=flags["as_json"])
+    _show(finished, config, watcher, as_json=flags["as_json"])
     return finished.exit_code
 
 
@@ -67,6 +73,20 @@ class _Simulator:
     def __exit__(self, *_: object) -> None:
         self.process.stop()
 
+    def capacity_note(self, stop: Stop, summaries: Sequence[StepSummary]) -> str | None:
+        """The highest throughput found beside what the simulator can carry at that step's mean lengths."""
+        from ..simulator.capacity import capacity
+
+        known = [s for s in summaries if s.output_throughput and s.input_tokens_mean and s.output_tokens_mean]
+        best = max(known, key=lambda s: s.output_throughput.value if s.output_throughput else 0.0, default=None)
+        if best is None or stop.peak_throughput is None:
+            return None
+        most = capacity(self.config, best.input_tokens_mean or 0.0, best.output_tokens_mean or 0.0)
+        return (
+            f"the simulator's computed capacity for this workload is {most:,.0f} output tokens/s;"
+            f" {100 * stop.peak_throughput.value / most:.0f} % of it was measured"
+        )
+
 
 def _watcher(config: RunConfig, flags: Mapping[str, Any]) -> Any:
     from ..report.live import Lines, Terminal
@@ -79,15 +99,16 @@ def _watcher(config: RunConfig, flags: Mapping[str, Any]) -> Any:
         console = Console(stderr=True)
         if console.is_terminal and not console.is_dumb_terminal:
             return Terminal(config.slo, console)
-    return Lines(config.slo, lambda text: click.echo(text, err=True))
+    return Lines(config.slo, lambda text: click.echo(text, err=True), screen_width(err=True))
 
 
-def _show(finished: Finished, config: RunConfig, *, as_json: bool) -> None:
+def _show(finished: Finished, config: RunConfig, watcher: Any, *, as_json: bool) -> None:
     """The report of the run, from what it kept; beside a log on stdout it goes to stderr."""
     from ..log.codec import encode
     from ..records import FAILED_OUTCOMES
     from ..report.facts import facts_of
     from ..report.jsonout import report_object
+    from ..report.live import Terminal
     from ..report.text import Mark, render
 
     marks = {
@@ -105,5 +126,11 @@ def _show(finished: Finished, config: RunConfig, *, as_json: bool) -> None:
     if as_json:
         text = encode(report_object(facts, finished.summaries, marks, finished.stop, config.slo)).decode()
     else:
-        text = render(facts, finished.summaries, marks, finished.stop, config.slo)
+        # On a terminal head and table stand there already, each line written as it came.
+        notes = watcher.notes if isinstance(watcher, Terminal) and sys.stdout.isatty() else None
+        if notes is not None:
+            facts = replace(facts, notes=tuple(note for note in facts.notes if note not in notes))
+        width = screen_width(err=beside)
+        text = render(facts, finished.summaries, marks, finished.stop, config.slo, width=width, rest=notes is not None)
+        text = text if notes is None else "\n" + text
     click.echo(text.rstrip("\n"), err=beside)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -12,7 +13,8 @@ from urllib.parse import urlsplit
 import click
 
 from ..errors import UsageError
-from .values import Count, Duration, Header, JsonObject, Pair, Share
+from .sections import section
+from .values import Count, Duration, Header, JsonObject, Number, Pair, Share, Whole
 
 if TYPE_CHECKING:
     from ..runner import RunConfig
@@ -21,28 +23,36 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 OPENAI_HOST = "api.openai.com"
+FILE = click.Path(exists=True, dir_okay=False, readable=True)
 
-_TARGET = [
+_TARGET = section(
+    "Target",
     click.argument("url", required=False),
     click.option("--simulate", is_flag=True, help="Measure an embedded simulated server instead of a URL."),
     click.option("--endpoint", type=click.Choice(["chat", "completions"]), help="API to use.  [default: chat]"),
-    click.option("--model", help="Model to ask for.  [default: the only one in /v1/models]"),
+    click.option("--model", metavar="NAME", help="Model to ask for.  [default: the only one in /v1/models]"),
     click.option(
         "--wait-ready", type=Duration(), metavar="TIME", help="Wait so long for the server to load.  [default: off]"
     ),
-]
-_WORKLOAD = [
-    click.option(
-        "--input-len", default=None, metavar="N|A-B", help="Prompt tokens, or a range of them.  [default: 512]"
-    ),
-    click.option("--output-len", default=None, metavar="N|A-B", help="Tokens to generate, or a range.  [default: 128]"),
+)
+_WORKLOAD = section(
+    "Workload",
+    click.option("--input-len", metavar="N|A-B", help="Prompt tokens, or a range of them.  [default: 512]"),
+    click.option("--output-len", metavar="N|A-B", help="Tokens to generate, or a range.  [default: 128]"),
     click.option(
         "--prompts", type=click.Path(), metavar="FILE", help="Send the prompts or request bodies of a JSON Lines file."
     ),
-    click.option("--seed", type=int, help="Fixes lengths and structure.  [default: random, and recorded]"),
-    click.option("--same-text", is_flag=True, help="Repeat the same text in every run: prefix caches will be warm."),
-]
-_LENGTH = [
+    click.option("--natural-length", is_flag=True, help="Let answers end by themselves, --output-len at the latest."),
+    click.option("--seed", type=Whole(0), metavar="N", help="Fixes lengths and structure.  [default: random]"),
+    click.option(
+        "--same-text", is_flag=True, help="With --seed: the same text in every run, so prefix caches will be warm."
+    ),
+)
+_LENGTH = section(
+    "Objectives and the length of a step",
+    click.option(
+        "--slo", multiple=True, metavar="OBJECTIVE", help="ttft_p95=500ms, tpot=50ms, attainment=95%; repeatable."
+    ),
     click.option(
         "--effort",
         type=click.Choice(["quick", "normal", "thorough"]),
@@ -55,70 +65,94 @@ _LENGTH = [
         "--requests", "--num-prompts", type=Count(), metavar="N", help="Measure exactly N requests in each step."
     ),
     click.option(
-        "--warmup", type=click.IntRange(min=0), help="Requests before each window.  [default: the concurrency]"
+        "--warmup", type=Whole(0), metavar="N", help="Requests before each window.  [default: the concurrency]"
     ),
     click.option(
         "--max-error-rate",
         type=Share(),
         default="1%",
         show_default=True,
+        metavar="SHARE",
         help="Share of failed requests that a step may have.",
     ),
-]
-_BUDGETS = [
+)
+_BUDGETS = section(
+    "Budgets of the whole run",
     click.option("--max-time", type=Duration(), metavar="TIME", help="End the whole run by then."),
     click.option("--max-requests", type=Count(), metavar="N", help="Send no more requests than this in all."),
     click.option("--max-tokens", type=Count(), metavar="N", help="Ask for no more tokens, input and output, in all."),
-    click.option("--max-cost", type=click.FloatRange(min=0, min_open=True), help="Spend no more, with --price."),
+    click.option("--max-cost", type=Number(above=0), metavar="SUM", help="Spend no more, with --price."),
     click.option("--price", metavar="IN/OUT", help="Price per million input and output tokens, as in 0.15/0.60."),
-]
-_REQUEST = [
-    click.option("--temperature", type=float, help="Sampling temperature.  [default: not sent]"),
-    click.option("--top-p", type=float, help="Nucleus sampling.  [default: not sent]"),
+)
+_REQUEST = section(
+    "Request",
+    click.option("--temperature", type=Number(), metavar="T", help="Sampling temperature.  [default: not sent]"),
+    click.option("--top-p", type=Number(0, 1), metavar="P", help="Nucleus sampling.  [default: not sent]"),
     click.option(
         "--extra-body", type=JsonObject(), metavar="JSON|@FILE", help="Merge these fields into every body; they win."
     ),
     click.option(
-        "--natural-length", is_flag=True, help="Let answers end by themselves instead of forcing --output-len."
+        "--connect-timeout",
+        type=Duration(),
+        default="10s",
+        show_default=True,
+        metavar="TIME",
+        help="For a new connection.",
     ),
-]
-_TIMEOUTS = [
-    click.option("--connect-timeout", type=Duration(), default="10s", show_default=True, metavar="TIME"),
-    click.option("--first-token-timeout", type=Duration(), default="10m", show_default=True, metavar="TIME"),
-    click.option("--idle-timeout", type=Duration(), default="60s", show_default=True, metavar="TIME"),
-    click.option("--timeout", type=Duration(), default="1h", show_default=True, metavar="TIME", help="Whole request."),
-]
-_ACCESS = [
+    click.option(
+        "--first-token-timeout",
+        type=Duration(),
+        default="10m",
+        show_default=True,
+        metavar="TIME",
+        help="From the request to its first token.",
+    ),
+    click.option(
+        "--idle-timeout", type=Duration(), default="60s", show_default=True, metavar="TIME", help="Between two tokens."
+    ),
+    click.option(
+        "--timeout", type=Duration(), default="1h", show_default=True, metavar="TIME", help="For a whole request."
+    ),
+)
+_ACCESS = section(
+    "Access",
     click.option("--api-key-env", metavar="NAME", help="Variable with the key.  [default: LOADGEN_API_KEY]"),
     click.option("--api-key-file", type=click.Path(), metavar="FILE", help="File with the key."),
     click.option("--header", type=Header(), multiple=True, metavar="'NAME: VALUE'", help="Send it; repeatable."),
-    click.option("--ca-file", type=click.Path(), help="Trust this CA.  [default: the system's]"),
+    click.option("--ca-file", type=FILE, metavar="FILE", help="Trust this CA.  [default: the system's]"),
     click.option("--insecure", is_flag=True, help="Do not verify the server's certificate."),
-    click.option("--client-cert", type=click.Path(), help="PEM file with certificate and key."),
+    click.option("--client-cert", type=FILE, metavar="FILE", help="PEM file with certificate and key."),
     click.option("--proxy", metavar="URL", help="Send through this proxy.  [default: none, whatever the environment]"),
     click.option("--trust-env", is_flag=True, help="Obey HTTP_PROXY and its like."),
-]
-_OUTPUT = [
-    click.option("--describe", type=Pair(), multiple=True, metavar="KEY=VALUE", help="Record a fact; repeatable."),
+)
+_OUTPUT = section(
+    "Output",
     click.option(
-        "-o", "--output", default="results", show_default=True, metavar="DIR|-", help="Where the run folder goes."
+        "-o",
+        "--output",
+        default="results",
+        show_default=True,
+        metavar="DIR|-",
+        help="Where the run folder goes; - streams the log to stdout.",
     ),
-    click.option("--token-log/--no-token-log", default=True, help="Log each token's time.  [default: on]"),
     click.option("--quiet", is_flag=True, help="Print the result only."),
     click.option("--json", "as_json", is_flag=True, help="Print the result as JSON."),
     click.option("--dry-run", is_flag=True, help="Show the address and the body that would be sent, and send nothing."),
-]
-SLO = click.option(
-    "--slo", multiple=True, metavar="OBJECTIVE", help="ttft_p95=500ms, tpot=50ms, attainment=95%; repeatable."
+    click.option("--describe", type=Pair(), multiple=True, metavar="KEY=VALUE", help="Record a fact; repeatable."),
+    click.option("--token-log/--no-token-log", default=True, help="Log each token's time.  [default: on]"),
 )
 
 
-def shared(function: F) -> F:
-    """All flags that every measuring verb takes."""
-    groups = (_TARGET, _WORKLOAD, [SLO], _LENGTH, _BUDGETS, _REQUEST, _TIMEOUTS, _ACCESS, _OUTPUT)
-    for option in reversed([one for group in groups for one in group]):
-        function = option(function)
-    return function
+def shared(*load: Callable[[Any], Any]) -> Callable[[F], F]:
+    """All flags of a measuring verb: its own, which say the load, among those that all of them take."""
+
+    def decorate(function: F) -> F:
+        own = section("Load", *load)
+        for group in (_OUTPUT, _ACCESS, _REQUEST, _BUDGETS, _LENGTH, _WORKLOAD, own, _TARGET):
+            function = group(function)
+        return function
+
+    return decorate
 
 
 def run_config(
@@ -130,11 +164,19 @@ def run_config(
     from ..runner import Budgets, RunConfig, WorkloadChoice
     from ..slo import parse_slo
 
-    if flags["duration"] is not None and flags["requests"] is not None:
-        raise UsageError("--duration and --requests exclude each other", "leave one of the two out")
+    for one, other in (("duration", "requests"), ("insecure", "ca_file"), ("proxy", "trust_env")):
+        if flags[one] and flags[other]:
+            names = [name.replace("_", "-") for name in (one, other)]
+            raise UsageError(f"--{names[0]} and --{names[1]} exclude each other", "leave one of the two out")
+    if not flags["output"]:
+        raise UsageError("--output is empty", "give a folder, or - to stream the log to stdout")
     price = _price(flags["price"])
     if flags["max_cost"] is not None and price is None:
         raise UsageError("--max-cost needs prices", "add --price IN/OUT per million tokens, as in --price 0.15/0.60")
+    if flags["max_cost"] is None and price is not None:
+        raise UsageError("--price does nothing without --max-cost", "add --max-cost, or leave --price out")
+    if flags["same_text"] and flags["seed"] is None:
+        raise UsageError("--same-text needs a seed to repeat", "add --seed N, the same in every run")
     sampling = {name: flags[name] for name in ("temperature", "top_p") if flags[name] is not None}
     return RunConfig(
         verb=verb,
@@ -145,6 +187,7 @@ def run_config(
             flags["input_len"], flags["output_len"], flags["prompts"], flags["seed"], flags["same_text"]
         ),
         plan=plan,
+        open_loop=flags.get("open_loop"),
         slo=parse_slo(flags["slo"]),
         effort=flags["effort"],
         requests=flags["requests"],
@@ -160,7 +203,7 @@ def run_config(
             ca_file=flags["ca_file"],
             insecure=flags["insecure"],
             client_cert=flags["client_cert"],
-            proxy=flags["proxy"],
+            proxy=_proxy(flags["proxy"]),
             trust_env=flags["trust_env"],
         ),
         wait_ready_s=flags["wait_ready"],
@@ -217,11 +260,25 @@ def _price(text: str | None) -> tuple[float, float] | None:
     try:
         first, _, second = text.partition("/")
         price = (float(first), float(second or first))
-        if min(price) < 0:
+        if not all(0 <= one < math.inf for one in price):
             raise ValueError
     except ValueError:
         raise UsageError(f"--price {text} is not a price", "write IN/OUT per million tokens, as in 0.15/0.60") from None
     return price
+
+
+def _proxy(url: str | None) -> str | None:
+    if url is None:
+        return None
+    try:
+        parts = urlsplit(url)
+        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
+            return url
+    except ValueError:
+        pass  # a port that is no number
+    from ..client.target import mask
+
+    raise UsageError(f"--proxy {mask(url)} is no address of an HTTP proxy", "write it as http://HOST:PORT")
 
 
 # Flags whose value is, or may hold, a secret.

@@ -8,6 +8,7 @@ import click
 
 from ..errors import Exit, LogError, UsageError
 from .export import reader_gone
+from .values import Whole, screen_width
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -32,7 +33,7 @@ Examples:
 @click.argument("path")
 @click.option("--slo", "slo_texts", multiple=True, metavar="OBJECTIVE", help="Judge by these instead of the run's own.")
 @click.option("--details", is_flag=True, help="All latencies, rates and checks of every step.")
-@click.option("--step", type=click.IntRange(min=0), metavar="N", help="Only this step, with its details.")
+@click.option("--step", type=Whole(0), metavar="N", help="Only this step, with its details.")
 @click.option("--json", "as_json", is_flag=True, help="JSON with the keys of `vllm bench serve` where it has one.")
 def report(path: str, slo_texts: tuple[str, ...], details: bool, step: int | None, as_json: bool) -> int:
     """Say what a log means.
@@ -82,7 +83,7 @@ def report(path: str, slo_texts: tuple[str, ...], details: bool, step: int | Non
             sys.stdout.buffer.flush()
         else:
             whole = details or step is not None
-            click.echo(render(facts, summaries, marks, stop, slo, details=whole), nl=False)
+            click.echo(render(facts, summaries, marks, stop, slo, details=whole, width=screen_width()), nl=False)
     except BrokenPipeError:
         reader_gone()
     return Exit.DONE if asked is None else _exit(marks)
@@ -134,7 +135,8 @@ def answer_again(summaries: Sequence[StepSummary], marks: Mapping[int, Mark]) ->
     """What the measured levels say under other objectives; of a level measured twice the later step counts."""
     from ..records import Stop
 
-    last = {s.concurrency: (s, marks[s.step]) for s in summaries}
+    last = {s.load: (s, marks[s.step]) for s in summaries}
+    unit = "requests/s" if any(s.rate is not None for s in summaries) else "concurrent requests"
     if not last:
         return None
     broke = min((c for c, (_, mark) in last.items() if mark.verdict == "fail"), default=None)
@@ -143,19 +145,21 @@ def answer_again(summaries: Sequence[StepSummary], marks: Mapping[int, Mark]) ->
     )
     names = " ".join(last[broke][1].broke) if broke is not None else ""
     if held is not None and broke is not None:
-        sentence = f"{_load(held)} hold, {broke:,} do not ({names})"
+        sentence = f"{_load(held, unit)} hold, {broke:,g} do not ({names})"
     elif held is not None:
-        sentence = f"{_load(held)} hold" + (", and no other level measured is proven to break" if len(last) > 1 else "")
+        sentence = f"{_load(held, unit)} hold" + (
+            ", and no other level measured is proven to break" if len(last) > 1 else ""
+        )
     elif broke is not None:
-        sentence = f"no measured level holds: {_load(broke)} break {names}"
+        sentence = f"no measured level holds: {_load(broke, unit)} break {names}"
     else:
         sentence = "undecided: no measured level is proven to hold or to break; measure longer"
     peak = max((s.output_throughput for s in summaries if s.output_throughput), key=lambda e: e.value, default=None)
     return Stop(f"slo:{last[broke][1].broke[0]}" if broke is not None else "max_level", held, broke, peak, sentence)
 
 
-def _load(concurrency: int) -> str:
-    return f"{concurrency:,} concurrent requests" if concurrency else "these requests"  # a CSV may not tell
+def _load(load: float, unit: str) -> str:
+    return f"{load:,g} {unit}" if load else "these requests"  # a CSV may not tell
 
 
 def _exit(marks: Mapping[int, Mark]) -> Exit:

@@ -6,7 +6,10 @@ from typing import Any
 
 import click
 
+from ..errors import UsageError
 from .options import shared
+from .sections import SectionedCommand
+from .values import Rate, Whole
 
 EPILOG = """\
 \b
@@ -14,25 +17,51 @@ Examples:
   loadgen run http://localhost:8000 -c 32
   loadgen run http://localhost:8000 -c 64 --input-len 1000 --output-len 200 --requests 500
   loadgen run http://localhost:8000 -c 16 --duration 60s --slo ttft_p95=500ms --json | jq '.steps[0].p95_ttft_ms'
+  loadgen run http://localhost:8000 --rate 20 --arrivals gamma:0.5 --slo ttft_scheduled_p95=500ms
   loadgen run http://localhost:8000 --prompts prompts.jsonl --endpoint completions --dry-run
   loadgen run --simulate -c 8 -o - | loadgen export - --format csv > requests.csv
 """
 
+DEFAULT = 8  # requests in flight
 
-@click.command(epilog=EPILOG)
-@shared
-@click.option(
-    "-c",
-    "--concurrency",
-    "--max-concurrency",
-    type=click.IntRange(min=1),
-    default=8,
-    show_default=True,
-    help="Requests in flight.",
+
+@click.command(cls=SectionedCommand, epilog=EPILOG)
+@shared(
+    click.option(
+        "-c",
+        "--concurrency",
+        "--max-concurrency",
+        "--max-in-flight",
+        type=Whole(1),
+        metavar="N",
+        help="Requests in flight; with --rate, the most there may be.  [default: 8; with --rate, no limit]",
+    ),
+    click.option(
+        "--rate",
+        "--request-rate",
+        type=Rate(),
+        metavar="N",
+        help="Requests per second instead, whatever is in flight (open loop).",
+    ),
+    click.option(
+        "--arrivals", metavar="PROCESS", help="With --rate: constant, poisson or gamma:BURSTINESS.  [default: poisson]"
+    ),
 )
-def run(concurrency: int, **flags: Any) -> int:
-    """Measure one load: so many requests in flight, each slot refilled as it falls free."""
+def run(concurrency: int | None, rate: float | None, arrivals: str | None, **flags: Any) -> int:
+    """Measure one load: so many requests in flight, each slot refilled as it falls free.
+
+    With --rate, requests are sent when an arrival process says, whether or not earlier ones have been answered.
+    """
     from ..search.sweep import SweepPlan
     from .measure import measure
 
-    return measure("run", SweepPlan(levels=(concurrency,), has_slo=bool(flags["slo"])), flags)
+    if rate is None:
+        if arrivals is not None:
+            raise UsageError("--arrivals says how the requests of a rate are spread", "add --rate N, or leave it out")
+        return measure("run", SweepPlan(levels=(concurrency or DEFAULT,), has_slo=bool(flags["slo"])), flags)
+
+    from ..runner import OpenLoop
+    from ..workload.arrivals import parse_arrivals
+
+    open_loop = OpenLoop(rate, parse_arrivals(arrivals or "poisson"), concurrency)
+    return measure("run", SweepPlan(has_slo=bool(flags["slo"])), {**flags, "open_loop": open_loop})

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from ..simulator.engine import EngineConfig
+from .values import Whole
 
 _EPILOG = """\b
 Examples:
@@ -42,10 +43,10 @@ def _engine_options(command: Any) -> Any:
 
 @click.command(epilog=_EPILOG)
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 takes a free one.")
+@click.option("--port", type=Whole(0, 65535), metavar="N", default=8000, show_default=True, help="0 takes a free one.")
 @_engine_options
 @click.option("--api-key", default=None, help="Ask for this key under /v1; without it, none is asked for.")
-@click.option("--timeout-keep-alive", type=click.IntRange(1), default=5, show_default=True, help="Seconds.")
+@click.option("--timeout-keep-alive", type=Whole(1), metavar="N", default=5, show_default=True, help="Seconds.")
 def simulate(host: str, port: int, api_key: str | None, timeout_keep_alive: int, **engine: Any) -> None:
     """Serve a simulated model whose capacity is known.
 

@@ -6,8 +6,10 @@ from typing import Any
 
 import click
 
+from ..errors import UsageError
 from .options import shared
-from .values import Levels
+from .sections import SectionedCommand
+from .values import Levels, Number, Whole
 
 EPILOG = """\
 \b
@@ -24,18 +26,17 @@ Exit: 0 a level held, 1 none did, 3 the server cannot be measured, 4 undecided, 
 """
 
 # A minute's demonstration on the embedded simulator: a short shape, and objectives that break past its batch limit.
-DEMO = {"input_len": "32-96", "output_len": "8-24", "effort": "quick", "slo": ("ttft_p95=250ms", "tpot_p95=50ms")}
+DEMO = {"input_len": "32-96", "output_len": "8-24", "effort": "quick", "slo": ("ttft_p95=300ms", "tpot_p95=50ms")}
 
 
-@click.command(epilog=EPILOG)
-@shared
-@click.option("--start", type=click.IntRange(min=1), default=1, show_default=True, help="Concurrency to start at.")
-@click.option(
-    "--factor", type=click.FloatRange(min=1, min_open=True), default=2.0, show_default=True, help="Raise by this."
+@click.command(cls=SectionedCommand, epilog=EPILOG)
+@shared(
+    click.option("--start", type=Whole(1), metavar="N", default=1, show_default=True, help="Concurrency to start at."),
+    click.option("--factor", type=Number(above=1), metavar="X", default=2.0, show_default=True, help="Raise by this."),
+    click.option("--max-level", type=Whole(1), metavar="N", default=256, show_default=True, help="Go no higher."),
+    click.option("--levels", type=Levels(), metavar="N,N,…", help="Measure exactly these instead."),
+    click.option("--demo", is_flag=True, help="With --simulate: a whole sweep in about a minute."),
 )
-@click.option("--max-level", type=click.IntRange(min=1), default=256, show_default=True, help="Go no higher.")
-@click.option("--levels", type=Levels(), metavar="N,N,…", help="Measure exactly these instead.")
-@click.option("--demo", is_flag=True, help="With --simulate: a whole sweep in about a minute.")
 def sweep(start: int, factor: float, max_level: int, levels: tuple[int, ...] | None, demo: bool, **flags: Any) -> int:
     """Raise the load step by step until throughput stops growing or an objective breaks.
 
@@ -45,9 +46,13 @@ def sweep(start: int, factor: float, max_level: int, levels: tuple[int, ...] | N
     from ..search.sweep import SweepPlan
     from .measure import measure
 
+    if demo and not flags["simulate"]:
+        raise UsageError("--demo is a demonstration on the simulated server", "add --simulate, or leave --demo out")
+    if levels is not None and (name := _typed("start", "factor", "max_level")):
+        raise UsageError(f"--levels and --{name} exclude each other", "leave one of the two out")
     if demo:
         flags.update({name: value for name, value in DEMO.items() if not flags[name] or name == "effort"})
-        factor = 4.0
+        factor = 6.0
     plan = SweepPlan(
         start=start,
         factor=factor,
@@ -57,3 +62,10 @@ def sweep(start: int, factor: float, max_level: int, levels: tuple[int, ...] | N
         refine=2 if demo else 4,
     )
     return measure("sweep", plan, flags)
+
+
+def _typed(*names: str) -> str | None:
+    """The first of these parameters that stood on the command line."""
+    context = click.get_current_context()
+    typed = (n for n in names if context.get_parameter_source(n) is click.core.ParameterSource.COMMANDLINE)
+    return next((name.replace("_", "-") for name in typed), None)

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
+import shutil
+import sys
 from typing import Any
 
 import click
+
+LEAST_COLUMNS, MOST_COLUMNS = 60, 120
 
 _UNITS_S = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*([a-zµ]*)")
@@ -50,6 +55,76 @@ class Count(click.ParamType[int]):
         return int(number)
 
 
+class Whole(click.ParamType[int]):
+    """A whole number from `low` on."""
+
+    name = "integer"
+
+    def __init__(self, low: int, high: int | None = None) -> None:
+        self.low, self.high = low, high
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        text = str(value).strip()
+        number = int(text) if re.fullmatch(r"[+-]?[0-9]{1,18}", text) else None
+        if number is None or number < self.low or (self.high is not None and number > self.high):
+            span = f"of at least {self.low}" if self.high is None else f"from {self.low} to {self.high}"
+            self.fail(f"{value!r} is not a whole number {span}", param, ctx)
+        return number
+
+
+class Number(click.ParamType[float]):
+    """A finite number above `above`, or from `low` to `high`."""
+
+    name = "number"
+
+    def __init__(self, low: float = 0.0, high: float = math.inf, *, above: float | None = None) -> None:
+        self.low, self.high, self.above = low, high, above
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, float):
+            return value
+        try:
+            number = float(value)
+        except ValueError:
+            number = math.nan
+        if (
+            not self.low <= number <= self.high
+            or math.isinf(number)
+            or (self.above is not None and number <= self.above)
+        ):
+            span = f"of at least {self.low:g}" if self.high == math.inf else f"from {self.low:g} to {self.high:g}"
+            span = span if self.above is None else f"above {self.above:g}"
+            self.fail(f"{value!r} is not a number {span}", param, ctx)
+        return number
+
+
+class Rate(click.ParamType[float]):
+    """`20`, `0.5`, `20/s` or `90/min`; the value is a float in requests per second."""
+
+    name = "rate"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, float):
+            return value
+        from ..workload.arrivals import RATES
+
+        text, _, unit = str(value).strip().lower().partition("/")
+        seconds = {"": 1.0, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}.get(unit.strip())
+        try:
+            rate = float(text) / (seconds or 1.0)
+        except ValueError:
+            seconds = None
+        if seconds is None or math.isnan(rate):
+            self.fail(f"{value!r} is not a rate: write 20 (requests per second), 0.5 or 90/min", param, ctx)
+        if math.isinf(rate):
+            self.fail("a rate without end is no rate: to send all at once, use -c N --requests N", param, ctx)
+        if not RATES[0] <= rate <= RATES[1]:
+            self.fail(f"{value!r} is not from {RATES[0]:g} to {RATES[1]:,.0f} requests per second", param, ctx)
+        return rate
+
+
 class Share(click.ParamType[float]):
     """`1%` or `0.01`; the value is a float from 0 to 1."""
 
@@ -79,7 +154,7 @@ class Levels(click.ParamType[tuple[int, ...]]):
         words = [word for word in re.split(r"[,\s]+", str(value).strip()) if word]
         levels = []
         for word in words:
-            if not word.isdigit() or int(word) < 1:
+            if not (word.isascii() and word.isdigit()) or int(word) < 1:
                 self.fail(f"{word!r} in {value!r} is not a level: write whole numbers, as in 1,2,4,8", param, ctx)
             levels.append(int(word))
         if not levels:
@@ -112,11 +187,16 @@ class Header(click.ParamType[tuple[str, str]]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
         if isinstance(value, tuple):
             return value
-        name, colon, rest = str(value).partition(":")
-        if not colon or not re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", name.strip()) or re.search(r"[\r\n\0]", rest):
-            # The value may be a secret: only what stands before a colon is shown.
-            self.fail(f"header {name.strip()[:20]!r}… is not NAME: VALUE, as in 'X-Api-Key: abc'", param, ctx)
-        return name.strip(), rest.strip()
+        name, colon, rest = (part.strip() for part in str(value).partition(":"))
+        # The value may be a secret, and without a colon all of it is: only what stands before one is shown.
+        if not colon or not re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", name):
+            what = f"{name[:40]!r}" if colon else "a text without a colon"
+            self.fail(f"{what} does not begin a header: write NAME: VALUE, as in 'X-Api-Key: abc'", param, ctx)
+        if not re.fullmatch(r"[\t\x20-\x7e]*", rest):
+            self.fail(f"the value of {name} holds a line break or a letter outside ASCII", param, ctx)
+        if name.lower() in ("content-length", "transfer-encoding"):
+            self.fail(f"{name} follows from each body: leave it out", param, ctx)
+        return name, rest
 
 
 class JsonObject(click.ParamType[dict[str, Any]]):
@@ -127,14 +207,15 @@ class JsonObject(click.ParamType[dict[str, Any]]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, Any]:
         if isinstance(value, dict):
             return value
-        import json
         from pathlib import Path
+
+        import orjson
 
         text = str(value)
         try:
             if text.startswith("@"):
                 text = Path(text[1:]).read_text()
-            parsed = json.loads(text)
+            parsed = orjson.loads(text)
         except OSError as error:
             self.fail(f"{text} cannot be read: {error.strerror}", param, ctx)
         except ValueError as error:
@@ -142,3 +223,11 @@ class JsonObject(click.ParamType[dict[str, Any]]):
         if not isinstance(parsed, dict):
             self.fail('a JSON object is needed, as in {"top_k": 1}', param, ctx)
         return parsed
+
+
+def screen_width(*, err: bool = False) -> int:
+    """Columns of the terminal behind stdout (or stderr), within reason; into a pipe or file always the most."""
+    stream = sys.stderr if err else sys.stdout
+    if not stream.isatty():
+        return MOST_COLUMNS
+    return max(LEAST_COLUMNS, min(MOST_COLUMNS, shutil.get_terminal_size().columns))

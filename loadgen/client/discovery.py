@@ -256,6 +256,14 @@ def choose_model(found: Discovery, asked: str | None) -> tuple[str, tuple[str, .
             f"the server has {len(bases)} models: {listed([m.id for m in bases])}", "name one with --model"
         )
     why = "lists no model" if found.listing.status == 200 else "does not tell its models"
+    if found.listing.status == 200 and not isinstance(found.listing.json, dict | list):
+        kind = found.listing.headers.get("content-type", "").split(";")[0] or "something else"
+        raise PreflightError(
+            f"{found.listing} with {mask(kind)} instead of a list of models",
+            "check host, port and path: another program, or a gateway's page, may answer there",
+            transient=True,
+            status=200,
+        )
     raise PreflightError(
         f"{found.listing}: the server {why}",
         "name the model with --model, or check the address if that path is wrong",

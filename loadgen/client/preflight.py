@@ -23,8 +23,9 @@ from ..workload.prompts import EVERY_WORD, OPENING_WORDS, Calibration, count_wor
 from .dialects.base import Dialect, RequestOptions, asked_output
 from .discovery import Discovery, choose_model, context_of, discover
 from .remedies import Context, PreflightError, explain, explain_record, names_model, server_words, too_long
+from .secrets import secrets_of
 from .sender import Sender
-from .target import Target, mask
+from .target import Target, holds_secret, mask
 
 MakeSender = Callable[[RequestOptions, Dialect], Sender]
 
@@ -62,13 +63,14 @@ async def preflight(
     nonce: str,
     now_ns: Callable[[], int] = time.monotonic_ns,
     ids: Iterator[int] | None = None,
+    proxy: str | None = None,
 ) -> Prepared:
     """Settle all that a run needs. `options.model` is empty when the model is to be found out; `options.force_length`
     and `options.usage` are tried and kept if the server takes them. `ids` numbers the records, for a caller that tries
-    more than once. Raises PreflightError (a TargetError) with the records of the requests sent until then.
+    more than once; `proxy` is the one in between, for the words of an error. Raises PreflightError (a TargetError) with the records of the requests sent until then.
     """
     found = await discover(client, target)
-    context = _context(target, client, found, options)
+    context = replace(_context(target, client, found, options), proxy=proxy)
     _check_listing(found, context, options)
     model, notes, warnings = choose_model(found, options.model or None)
     length = context_of(found, model)
@@ -103,7 +105,7 @@ async def preflight(
         records=tuple(prober.records),
         calibration=learnt.calibration,
         deviation=learnt.deviation,
-        notes=(*target.notes, *learnt.notes),
+        notes=(*target.notes, *([f"through the proxy {proxy}"] if proxy else []), *learnt.notes),
     )
 
 
@@ -257,15 +259,15 @@ def _may_pass(record: Record) -> bool:
 
 
 def _context(target: Target, client: httpx.AsyncClient, found: Discovery, options: RequestOptions) -> Context:
-    keys = [v for k, v in client.headers.items() if "key" in k or "token" in k or k in ("authorization", "cookie")]
+    keyed = any(holds_secret(name) and value for name, value in client.headers.items())
     return Context(
         url=target.display(),
-        has_key=bool(keys),
+        has_key=keyed or any(holds_secret(pair.partition("=")[0]) for pair in target.query.split("&")),
         model=options.model,
         models=[model.id for model in found.models],
         tried=[str(found.listing)] if found.listing.status not in (None, 200) else [],
         extra_fields=list(options.extra_body),
-        secrets=[part for value in keys for part in {value, value.rpartition(" ")[2]}],
+        secrets=secrets_of(client.headers, target.url, options.extra_body),
     )
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from ..errors import Failure, TargetError
 from ..records import Outcome, Record, TimeoutKind
+from .secrets import without_secrets
 from .target import mask
 
 WORDS_LENGTH = 400
@@ -37,7 +38,7 @@ class PreflightError(TargetError):
 @dataclass(frozen=True, slots=True)
 class Context:
     """What the one who explains should know: the URL as shown, whether a key was sent, the model asked for and those
-    the server lists, the other addresses that were tried, the user's own body fields, and the secrets to mask."""
+    the server lists, the other addresses that were tried, the user's own body fields, the secrets to mask, and the proxy in between."""
 
     url: str
     has_key: bool = False
@@ -46,6 +47,7 @@ class Context:
     tried: Sequence[str] = ()
     extra_fields: Sequence[str] = ()
     secrets: Sequence[str] = ()
+    proxy: str | None = None
 
 
 def explain_record(record: Record, context: Context) -> PreflightError:
@@ -61,7 +63,7 @@ def explain(
     outcome: Outcome = "error",
 ) -> PreflightError:
     """The error for any way to fail: a status, a failure of the connection, a timeout, or an answer without a token."""
-    words = _without_secrets(server_words(failure), context.secrets)
+    words = without_secrets(server_words(failure), context.secrets)
     url = context.url
     if timeout is not None:
         return _timeout(url, timeout)
@@ -114,6 +116,8 @@ def _status_remedy(status: int, words: str, context: Context) -> tuple[str, bool
         if context.has_key:
             return "the key that was sent is refused: check it (LOADGEN_API_KEY, --api-key-env, --api-key-file)", False
         return "no key was sent: put it into LOADGEN_API_KEY, or name it with --api-key-env or --api-key-file", False
+    if status == 407:
+        return f"the proxy {context.proxy or ''} wants a password: --proxy http://USER:PASSWORD@HOST:PORT", False
     if status == 402:
         return "the account behind the key has no credit", False
     if status in (404, 405):
@@ -156,10 +160,14 @@ def _refused(words: str, context: Context) -> str:
 
 def _failure(failure: Failure, words: str, context: Context) -> PreflightError:
     url, https = context.url, context.url.startswith("https://")
+    if context.proxy and failure.kind in ("dns", "connect"):
+        remedy = "check its address, or leave --proxy and --trust-env out to go straight to the server"
+        return PreflightError(f"the proxy {context.proxy} on the way to {url} failed: {words}", remedy, transient=True)
     if failure.kind == "dns":
         return PreflightError(f"the host of {url} is not known: {words}", "check its spelling", transient=True)
     if failure.kind == "connect" and failure.code == "timeout":
-        return PreflightError(f"{url}: {words}", "check host and port; is the server busy?", transient=True)
+        hint = ", and does it speak TLS? else write http://" if https else "?"
+        return PreflightError(f"{url}: {words}", f"check host and port; is the server busy{hint}", transient=True)
     if failure.kind == "connect":
         remedy = "is the server up, and are host and port right? --wait-ready 5m waits for one that is starting"
         return PreflightError(f"nothing answers at {url}: {words}", remedy, transient=True)
@@ -193,10 +201,3 @@ def too_long(words: str) -> bool:
 def names_model(words: str) -> bool:
     """Do the server's words speak of the model?"""
     return _MODEL.search(words) is not None
-
-
-def _without_secrets(words: str, secrets: Sequence[str]) -> str:
-    for secret in secrets:
-        if len(secret) >= 4:
-            words = words.replace(secret, "***")
-    return words

@@ -30,7 +30,7 @@ FORMS = "give it as http://HOST:PORT, with the server's path prefix if it has on
 _SCHEME = re.compile(r"([a-z][a-z0-9+.\-]*)://(.*)", re.IGNORECASE | re.DOTALL)
 _VERSION = re.compile(r"v\d+((alpha|beta)\d*)?", re.IGNORECASE)
 _LABEL = re.compile(r"[a-z0-9_]([a-z0-9_\-]*[a-z0-9_])?", re.IGNORECASE)
-_SECRET_NAME = re.compile(r"key|token|secret|passw|pwd|auth|credential|signature|^sig$|^code$", re.IGNORECASE)
+_SECRET_NAME = re.compile(r"key|token|secret|passw|pwd|auth|credential|signature|cookie|^sig$|^code$", re.IGNORECASE)
 # Pages of a server that people paste from a browser: dropped where they are the whole path or follow the version.
 _PAGES = {"models", "docs", "health", "metrics", "version", "openapi.json"}
 # Addresses that speak another protocol than the endpoints offered.
@@ -109,6 +109,11 @@ def mask(url: str) -> str:
     return prefix + slashes + head + mark + "&".join(_mask_pairs(query.split("&"))) + hash_mark + fragment
 
 
+def holds_secret(name: str) -> bool:
+    """Is this the name of a header or a parameter whose value is not for others to see?"""
+    return _SECRET_NAME.search(name) is not None
+
+
 def _holds_password(rest: str) -> bool:
     """Does an address, its scheme taken off, name a user? A password may hold an unescaped slash, ? or #: then what
     stands before it looks like a host with a port that is no number."""
@@ -121,7 +126,7 @@ def _holds_password(rest: str) -> bool:
 def _mask_pairs(pairs: Iterable[str]) -> Iterable[str]:
     for pair in pairs:
         name, equals, value = pair.partition("=")
-        yield f"{name}=***" if value and _SECRET_NAME.search(unquote_plus(name)) else name + equals + value
+        yield f"{name}=***" if value and holds_secret(unquote_plus(name)) else name + equals + value
 
 
 def _split(typed: str, shown: str) -> tuple[str, str, str, str, list[str]]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from .config import Budgets, Finished, Nobody, Opening, RunConfig, Watcher, WorkloadChoice
+from .config import Budgets, Finished, Nobody, Opening, OpenLoop, RunConfig, Watcher, WorkloadChoice
 from .run import dry_run, execute
 
 __all__ = [
     "Budgets",
     "Finished",
     "Nobody",
+    "OpenLoop",
     "Opening",
     "RunConfig",
     "Watcher",

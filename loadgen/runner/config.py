@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -11,6 +11,7 @@ from ..client.exchange import Timeouts
 from ..client.transport import Access
 from ..records import LevelResult, Record, ServerFacts, Slo, StepSummary, Stop
 from ..search.sweep import SweepPlan
+from ..workload.arrivals import Arrivals
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,15 @@ class WorkloadChoice:
 
 
 @dataclass(frozen=True, slots=True)
+class OpenLoop:
+    """Requests at a rate, in requests/s, instead of a number in flight."""
+
+    rate: float
+    arrivals: Arrivals = field(default_factory=Arrivals)
+    max_in_flight: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class RunConfig:
     """Everything a run needs to know. `command` is the command line with secrets removed."""
 
@@ -45,6 +55,7 @@ class RunConfig:
     model: str | None = None
     workload: WorkloadChoice = field(default_factory=WorkloadChoice)
     plan: SweepPlan = field(default_factory=SweepPlan)
+    open_loop: OpenLoop | None = None  # then there are no levels, and `plan` says nothing
     slo: Slo = field(default_factory=Slo)
     effort: str = "normal"
     requests: int | None = None
@@ -63,6 +74,8 @@ class RunConfig:
     drain_s: float = 30.0
     output: str = "results"
     simulator: Mapping[str, Any] | None = None
+    # One more thing to know of the run, asked for when all is measured.
+    closing_note: Callable[[Stop, Sequence[StepSummary]], str | None] | None = None
     command: tuple[str, ...] = ()
 
 
@@ -77,6 +90,7 @@ class Opening:
     plan: str  # what may be sent at the most, in one line
     seconds: float  # the longest the run may take
     notes: tuple[str, ...] = ()
+    rate: float | None = None  # of an open loop, requests/s
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from ..errors import UsageError
 
 # What the process itself needs beside one descriptor a connection: log files, event loop, terminal, resolver.
 SPARE_DESCRIPTORS = 64
+MOST_CONNECTIONS = 28_000  # to one address: the ephemeral ports of a Linux machine
 PACKAGES = ("httpx", "httpcore", "h11", "anyio", "numpy", "orjson", "scipy")
 
 
@@ -31,9 +32,21 @@ def raise_descriptor_limit(connections: int) -> int:
     if soft != resource.RLIM_INFINITY and soft < need:
         raise UsageError(
             f"{connections} connections need {need} open files, but this process may have {soft} at most",
-            f"raise the limit (ulimit -Hn {need} as root) or stay below {max(1, soft - SPARE_DESCRIPTORS)} in flight",
+            f"raise the limit (ulimit -n {need}; past the hard limit, as root), "
+            f"or ask for at most {max(1, soft - SPARE_DESCRIPTORS)} in flight",
         )
     return -1 if soft == resource.RLIM_INFINITY else soft
+
+
+def most_connections() -> int:
+    """Raise the soft limit of open files as far as it goes; returns how many connections that leaves room for."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = MOST_CONNECTIONS + SPARE_DESCRIPTORS
+    wanted = most if hard == resource.RLIM_INFINITY else min(hard, most)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        soft = wanted
+    return (most if soft == resource.RLIM_INFINITY else min(soft, most)) - SPARE_DESCRIPTORS
 
 
 def facts() -> dict[str, Any]:

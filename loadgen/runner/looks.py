@@ -1,8 +1,8 @@
 """Looks at a step while it runs: does it already know enough?
 
-A look is taken at geometrically growing sample sizes, in a thread of its own, on records without their events, so that
-it never holds up the reading of tokens for long. Every look is paid for: the error is divided among all that may be
-taken.
+A look is taken at geometrically growing sample sizes, in a thread of its own, on a snapshot of the rows so far, with
+their events only where an objective needs them, so that it never holds up the reading of tokens for long. Every look is
+paid for: the error is divided among all that may be taken.
 """
 
 from __future__ import annotations
@@ -13,33 +13,31 @@ from dataclasses import replace
 from ..analysis import summarise
 from ..analysis.summary import completed_throughput
 from ..client.driver import Progress
-from ..log.columns import columns
-from ..records import Record, Slo, Window
+from ..log.columns import ColumnBuilder
+from ..records import LevelResult, Slo, Window
 from ..search.effort import StepRule
+from ..search.verdict import judge
 
 
 class Looks:
-    """Decides when a step's window may close. Feed it each record; ask `enough` at each completion."""
+    """Decides when a step's window may close. `rows` takes the step's records; ask `enough` at each completion."""
 
-    def __init__(self, rule: StepRule, slo: Slo, concurrency: int) -> None:
+    def __init__(self, rule: StepRule, slo: Slo, concurrency: int, rows: ColumnBuilder) -> None:
         self._rule = rule
         self._slo = slo
         self._concurrency = concurrency
         self._sizes = rule.look_sizes(concurrency)
-        self._records: list[Record] = []
-        self._keep_events = any(objective.metric == "itl" for objective in slo.objectives)
+        self._rows = rows
+        self._needs_events = any(objective.metric == "itl" for objective in slo.objectives)
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="look")
         self._look: Future[bool] | None = None
+        self._decided: LevelResult | None = None
         self.taken = 0
 
     @property
     def planned(self) -> int:
         """How many looks may be taken in all."""
         return max(1, len(self._sizes))
-
-    def add(self, record: Record) -> None:
-        if self._sizes:
-            self._records.append(record if self._keep_events else replace(record, events=None))
 
     def enough(self, progress: Progress) -> bool:
         rule, done, seconds = self._rule, progress.measured_done, progress.window_s
@@ -55,16 +53,27 @@ class Looks:
             while self.taken < len(self._sizes) and done >= self._sizes[self.taken]:
                 self.taken += 1
             window = Window(progress.opened_ns or 0, progress.now_ns)
-            self._look = self._pool.submit(self._known, list(self._records), window)
+            self._look = self._pool.submit(self._known, self._rows.snapshot(), window)
         return False
+
+    def settle(self, result: LevelResult) -> LevelResult:
+        """The verdict on the whole sample, unless that is undecided where a look was not: the few requests that were
+        still in flight then take nothing back of what it had paid for to say."""
+        if self._decided is None or result.verdict != "inconclusive":
+            return result
+        return replace(result, verdict=self._decided.verdict, broke=self._decided.broke)
 
     def close(self) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
-    def _known(self, records: list[Record], window: Window) -> bool:
-        table = columns(records)
+    def _known(self, rows: ColumnBuilder, window: Window) -> bool:
+        table = rows.columns(events=self._needs_events)
         if self._slo:
-            checks = summarise(table, records[0].step, self._slo, looks=self.planned).objectives
-            return all(check.verdict != "inconclusive" for check in checks)
+            summary = summarise(table, int(table.step[0]), self._slo, looks=self.planned)
+            # One objective broken for certain is enough. Failures are the driver's to judge, request by request.
+            level = judge(summary, self._slo, max_error_rate=1.0)
+            if level.verdict in ("pass", "fail", "marginal"):
+                self._decided = level
+            return self._decided is not None
         rate = completed_throughput(table, window, self._concurrency)
         return rate.low is not None and rate.value - rate.low <= self._rule.precision * rate.value

@@ -9,12 +9,13 @@ from typing import Any
 from ..analysis import DEFINITIONS
 from ..analysis import VERSION as DEFINITIONS_VERSION
 from ..client.preflight import Prepared
+from ..client.secrets import masked_body
 from ..log.codec import stop_object
 from ..records import SCHEMA_VERSION, LevelResult, Stop
 from ..search.effort import Forecast, StepRule
 from ..workload.plain import PlainWorkload
 from . import host
-from .config import RunConfig
+from .config import OpenLoop, RunConfig
 
 
 def opening_manifest(
@@ -27,6 +28,7 @@ def opening_manifest(
     started_epoch_ns: int,
     forecast: Forecast,
     rule: StepRule,
+    clock: str,
 ) -> dict[str, Any]:
     """The manifest as it stands before the first step: status `running`."""
     facts = prepared.facts
@@ -37,13 +39,13 @@ def opening_manifest(
         "verb": config.verb,
         "command": list(config.command),
         "started_epoch_ns": started_epoch_ns,
-        "clock": {"source": "user", "unit": "ns", "zero": "the run's start, CLOCK_MONOTONIC"},
-        "transport": "httpx",
+        "clock": {"source": clock, "unit": "ns", "zero": "the run's start, CLOCK_MONOTONIC"},
+        "transport": config.access.transport,
         "definitions": {"version": DEFINITIONS_VERSION, "ids": DEFINITIONS},
         "target": {
             "url": prepared.target.display(),
             "endpoint": prepared.target.endpoint,
-            "access": config.access.redacted(),
+            "access": config.access.redacted(prepared.target.url),
         },
         "server": {
             "kind": facts.kind,
@@ -65,7 +67,7 @@ def opening_manifest(
             "force_length": options.force_length,
             "temperature": _sent(options.temperature),
             "top_p": _sent(options.top_p),
-            "extra_body": dict(options.extra_body),
+            "extra_body": masked_body(options.extra_body),
         },
         "workload": {
             **workload.manifest(),
@@ -76,7 +78,7 @@ def opening_manifest(
             "input_deviation": prepared.deviation,
         },
         "plan": {
-            **asdict(config.plan),
+            **(_open_loop(config.open_loop) if config.open_loop is not None else asdict(config.plan)),
             "effort": config.effort,
             "step": asdict(rule),
             "warmup": config.warmup,
@@ -105,20 +107,33 @@ def closing_manifest(
     seconds: float,
     exit_code: int,
     error: str | None = None,
+    note: str | None = None,
 ) -> dict[str, Any]:
-    """The manifest at the end. `levels` are (step number, result); `error` is set where a fault ended the run."""
+    """The manifest at the end. `levels` are (step number, result); `error` is set where a fault ended the run; `note`
+    is one more thing to know of it."""
     return {
         **opening,
         "status": status,
         "stop": stop_object(stop),
         "levels": [
-            {"step": step, "concurrency": level.concurrency, "verdict": level.verdict, "broke": list(level.broke)}
+            {
+                "step": step,
+                "concurrency": level.concurrency,
+                "rate_req_s": level.rate,
+                "verdict": level.verdict,
+                "broke": list(level.broke),
+            }
             for step, level in levels
         ],
         "duration_s": seconds,
         "exit_code": exit_code,
         "error": error,
+        "notes": [*opening.get("notes", ()), *([note] if note else ())],
     }
+
+
+def _open_loop(plan: OpenLoop) -> dict[str, Any]:
+    return {"rate_req_s": plan.rate, "arrivals": str(plan.arrivals), "max_in_flight": plan.max_in_flight}
 
 
 def _sent(value: float | None) -> float | str:

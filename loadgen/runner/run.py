@@ -12,7 +12,7 @@ import secrets
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -24,27 +24,33 @@ import orjson
 from ..analysis import summarise
 from ..client.dialects import DIALECTS
 from ..client.dialects.base import Dialect, RequestOptions
-from ..client.driver import Budget, Control, Progress, StepPlan, run_step
+from ..client.driver import Control, Progress, StepPlan, run_step
 from ..client.exchange import HttpxSender
+from ..client.health import Watch, quiet, stamps_of, tune_process
+from ..client.openloop import run_open_step
 from ..client.preflight import Prepared, preflight, shape_prompt, wait_ready
 from ..client.remedies import PreflightError
 from ..client.target import Target, resolve
 from ..client.transport import open_client
-from ..errors import Exit, LoadgenError, UsageError
-from ..log.columns import columns
-from ..log.store import RunFolder, Sink, StreamLog
+from ..errors import Exit, LoadgenError, ReaderGoneError, TargetError, UsageError
+from ..log.columns import ColumnBuilder
+from ..log.store import RunFolder, Sink, StreamLog, check_folder
 from ..records import FAILED_OUTCOMES, LevelResult, NextLevel, Prompt, Record, StepSummary, Stop
-from ..search.effort import baseline_rule, forecast, step_rule
+from ..search.effort import baseline_rule, rate_warmup_s, step_rule
+from ..search.rate import settle_rate
 from ..search.sweep import decide
 from ..search.verdict import judge
+from ..workload.arrivals import Schedule
 from ..workload.plain import PlainWorkload, plain_workload
+from ..workload.prompts import count_words
 from . import host
+from .budgets import announced, budget_of, unloaded_s
 from .config import Finished, Nobody, Opening, RunConfig, Watcher
 from .looks import Looks
 from .manifest import closing_manifest, opening_manifest
 
 PREFLIGHT_CONNECTIONS = 4
-CLOCK = "user stamps, taken as each read returns"
+CLOCKS = {"kernel": "kernel stamps", "user": "user stamps, taken as each read returns"}
 
 
 async def execute(config: RunConfig, watcher: Watcher | None = None) -> Finished:
@@ -83,6 +89,8 @@ async def _listen(run: _Run, *, task_status: anyio.abc.TaskStatus[None]) -> None
 
 class _Run:
     def __init__(self, config: RunConfig, watcher: Watcher) -> None:
+        if config.open_loop is not None:  # requests leave on time while the loop is busy making others
+            config = replace(config, access=replace(config.access, threaded=True))
         self.config = config
         self.watcher = watcher
         self.target = resolve(config.url, config.endpoint)
@@ -104,9 +112,16 @@ class _Run:
         self.levels: list[tuple[int, LevelResult]] = []
         self.summaries: list[StepSummary] = []
         self.rule = step_rule(config.effort, config.slo, requests=config.requests, duration=config.duration_s)
-        self.budget = _budget(config)
+        self.budget = budget_of(config, self.workload)
         self.request_s = 0.0
-        host.raise_descriptor_limit(max(self._planned_levels()))
+        self.clock: Literal["kernel", "user"] = "user"
+        tune_process()
+        if config.output != "-":
+            check_folder(config.output)
+        self.most_in_flight = host.most_connections() if config.open_loop is not None else max(self._planned_levels())
+        if config.open_loop is not None and config.open_loop.max_in_flight is not None:
+            self.most_in_flight = config.open_loop.max_in_flight
+        host.raise_descriptor_limit(self.most_in_flight)
 
     # --- before any load --------------------------------------------------------------------------------------------
 
@@ -124,7 +139,7 @@ class _Run:
         async with self._client(PREFLIGHT_CONNECTIONS) as client:
 
             async def attempt() -> Prepared:
-                return await preflight(
+                prepared = await preflight(
                     self.target,
                     self.dialect,
                     options,
@@ -133,12 +148,17 @@ class _Run:
                     make_sender=lambda chosen, dialect: _Logged(self, self._sender(client, dialect, chosen)),
                     nonce=self.nonce,
                     ids=ids,
+                    proxy=config.access.proxy_for(self.target.url),
                 )
+                self.clock = stamps_of(client)
+                return prepared
 
             def not_ready(error: PreflightError, pause_s: float) -> None:
                 self.watcher.waiting(f"not ready: {error.message}; again in {pause_s:.1f} s")
 
             self.watcher.waiting(f"preflight of {self.target.display()}")
+            if self.budget.deadline is not None:
+                self.preparing.deadline = self.budget.deadline
             try:
                 with self.preparing:
                     if config.wait_ready_s is None:
@@ -147,29 +167,22 @@ class _Run:
             except LoadgenError as error:
                 self._failed(error)
                 raise
-        stopped = _InterruptedError(self.interrupted)
+        if self.interrupted is not None:
+            stopped: LoadgenError = _InterruptedError(self.interrupted)
+        else:
+            stopped = TargetError(
+                f"the preflight of {self.target.display()} did not end within --max-time",
+                "raise --max-time, or see why the server takes so long for one small request",
+            )
         self._failed(stopped)
         raise stopped
 
     def announce(self, prepared: Prepared) -> None:
         """Say what may be sent, and write it down, before anything is."""
         config, facts = self.config, prepared.facts
-        last = prepared.records[-1]
-        request_s = max(0.01, (last.done_ns - (last.sent_ns or last.scheduled_ns)) / 1e9)
-        outputs = facts.observed_output_tokens if facts.forced_length is False else self.workload.mean_output_tokens
-        inputs = last.input_tokens.server or self.workload.max_input_tokens or 0
+        request_s = unloaded_s(prepared.records[-1], self.workload.max_output_tokens)
         levels = self._planned_levels()
-        expected = forecast(
-            levels,
-            self.rule,
-            extra_steps=(config.plan.refine + 2) if config.verb == "sweep" and config.slo else 0,
-            warmup=config.warmup,
-            tokens_per_request=inputs + (outputs or last.output_tokens.count or 0),
-            drain_s=config.drain_s,
-            request_s=request_s,
-        )
-        requests, tokens, seconds = self.budget.tighten(expected.requests, expected.tokens, expected.seconds)
-        expected = replace(expected, requests=requests, tokens=tokens, seconds=seconds)
+        expected = announced(config, self.workload, self.budget, self.rule, levels, request_s)
         self.request_s = request_s
         self.manifest = opening_manifest(
             config,
@@ -180,6 +193,7 @@ class _Run:
             started_epoch_ns=self.started_epoch_ns,
             forecast=expected,
             rule=self.rule,
+            clock=self.clock,
         )
         self._log().write_manifest(self.manifest)
         self.watcher.opened(
@@ -187,9 +201,10 @@ class _Run:
                 target=prepared.target.display(),
                 facts=facts,
                 workload=f"{self.workload.describe()} · seed {self.seed}",
-                clock=CLOCK,
+                clock=CLOCKS[self.clock],
                 plan=expected.describe(),
                 seconds=expected.seconds,
+                rate=config.open_loop.rate if config.open_loop is not None else None,
                 notes=(*prepared.notes, *self.workload.notes, *facts.warnings),
             )
         )
@@ -219,8 +234,8 @@ class _Run:
         # nothing.
         first = config.verb == "sweep" and config.plan.levels is None and number == 1 and level.concurrency <= 2
         rule = baseline_rule(self.rule) if first else self.rule
-        records: list[Record] = []
-        looks = Looks(rule, config.slo, level.concurrency)
+        rows = ColumnBuilder(ids=False)
+        looks = Looks(rule, config.slo, level.concurrency, rows)
         log = self._log()
 
         def keep(record: Record) -> None:
@@ -230,13 +245,16 @@ class _Run:
                 log.append(record)
             except LoadgenError as fault:  # what cannot be kept is not sent any more
                 self.fault = self.fault or fault
+                if isinstance(fault, ReaderGoneError):
+                    self.control.quit()
                 self.control.drain()
-            records.append(record)
-            looks.add(record)
+            rows.add(record)
             self.outcomes[record.outcome] += 1
             self.watcher.request_ended(record)
+            watch.ended(record)
 
         def started(progress: Progress) -> None:
+            watch.follow(progress)
             self.watcher.step_started(
                 progress,
                 level.why,
@@ -253,28 +271,34 @@ class _Run:
             drain_s=config.drain_s,
             max_error_rate=config.max_error_rate,
         )
-        async with self._client(level.concurrency) as client:
-            observation = await run_step(
-                self._sender(client, self.dialect, prepared.options),
-                self._prompts(prepared, number),
-                plan,
-                on_record=keep,
-                clock=time.monotonic_ns,
-                zero_ns=self.zero_ns,
-                budget=self.budget,
-                control=self.control,
-                on_progress=started,
-            )
+        how: dict[str, Any] = {
+            "on_record": keep,
+            "clock": time.monotonic_ns,
+            "zero_ns": self.zero_ns,
+            "budget": self.budget,
+            "control": self.control,
+            "on_progress": started,
+        }
+        async with self._client(level.concurrency or self.most_in_flight) as client:
+            sender = self._sender(client, self.dialect, prepared.options)
+            prompts = self._prompts(prepared, number)
+            with quiet(), Watch(client, zero_ns=self.zero_ns) as watch:
+                if config.open_loop is not None:
+                    schedule = Schedule(config.open_loop.arrivals, config.open_loop.rate, self.seed)
+                    observation = await run_open_step(sender, prompts, self._open_plan(plan), schedule, **how)
+                else:
+                    observation = await run_step(sender, prompts, plan, **how)
         looks.close()
         if self.fault is not None:
             raise self.fault
-        summary = summarise(columns(records), number, config.slo, observation, looks=looks.planned)
+        observation = replace(observation, health=watch.health())
+        summary = summarise(rows.columns(), number, config.slo, observation, looks=looks.planned)
         e2e = summary.latency.get("e2e")
         if e2e is not None and e2e.mean is not None:
             self.request_s = e2e.mean.value / 1e3
         log.append_step(observation, summary)
         log.sync()
-        result = judge(summary, config.slo, max_error_rate=config.max_error_rate, baseline=first)
+        result = looks.settle(judge(summary, config.slo, max_error_rate=config.max_error_rate, baseline=first))
         self.levels.append((number, result))
         self.summaries.append(summary)
         self.watcher.step_ended(summary, result)
@@ -285,15 +309,16 @@ class _Run:
         history = [result for _, result in self.levels]
         if self.interrupted is not None and not history:
             return Stop("interrupted", None, None, None, "interrupted before the first step")
+        if config.open_loop is not None and not history:
+            return NextLevel(0, f"{config.open_loop.arrivals} arrivals")
         plan = config.plan if config.verb == "sweep" else replace(config.plan, confirm=False, refine=0)
         if self.interrupted is not None and history[-1].ended == "complete":
             history[-1] = replace(history[-1], ended="interrupted")
-        if self.budget.spent and history and history[-1].ended == "complete":
-            history[-1] = replace(history[-1], ended="budget")
-        decision = decide(history, plan)
-        if isinstance(decision, Stop) and decision.reason == "budget":
-            return replace(decision, reason=f"budget:{self.budget.spent}")
-        return decision
+        if self.budget.spent and history and history[-1].ended in ("complete", "budget"):
+            history[-1] = replace(history[-1], ended=f"budget:{self.budget.spent}")
+        if config.open_loop is not None:
+            return settle_rate(history[-1], self.summaries[-1], has_slo=bool(config.slo))
+        return decide(history, plan)
 
     def _finish(self, stop: Stop, error: LoadgenError | None) -> Finished:
         seconds = (time.monotonic_ns() - self.zero_ns) / 1e9
@@ -314,6 +339,7 @@ class _Run:
             seconds=seconds,
             exit_code=int(code),
             error=str(error) if error else None,
+            note=self.config.closing_note(stop, self.summaries) if self.config.closing_note else None,
         )
         try:
             log.write_manifest(self.manifest)
@@ -336,8 +362,12 @@ class _Run:
 
     def _exit_code(self, stop: Stop) -> Exit:
         ok = sum(summary.requests.get("ok", 0) for summary in self.summaries)
-        if not ok or stop.reason == "errors":
-            return Exit.TARGET if not ok else Exit.NO
+        if not ok and (any(summary.failed for summary in self.summaries) or stop.reason == "errors"):
+            return Exit.TARGET
+        if not ok:  # the budget ended before anything was measured
+            return Exit.UNDECIDED
+        if stop.reason == "errors":
+            return Exit.NO
         if stop.reason == "client_bound":
             return Exit.UNDECIDED
         if self.config.slo and stop.held is None:
@@ -361,13 +391,28 @@ class _Run:
         )
 
     def _prompts(self, prepared: Prepared, step: int) -> Iterator[Prompt]:
-        """A step's endless stream: each replays the same lengths, so that levels are compared on equal work, with a text
-        of its own, so that none finds the prefix cache warmed by another."""
+        """A step's endless stream: each replays the same lengths, so that levels are compared on equal work, with a
+        text of its own, so that none finds the prefix cache warmed by another."""
         nonce = f"seed {self.seed}" if self.config.workload.same_text else self.nonce
         return self.workload.stream(self.seed, f"{nonce}-{step}", prepared.calibration)
 
+    def _open_plan(self, plan: StepPlan) -> StepPlan:
+        """The same step as an open loop. Without a number it warms up for a time, and at least one request."""
+        config = self.config
+        assert config.open_loop is not None
+        return replace(
+            plan,
+            rate=config.open_loop.rate,
+            warmup=1 if config.warmup is None else config.warmup,
+            warmup_s=rate_warmup_s(self.request_s) if config.warmup is None else 0.0,
+            max_in_flight=config.open_loop.max_in_flight,
+            most_in_flight=self.most_in_flight,
+        )
+
     def _planned_levels(self) -> tuple[int, ...]:
         plan = self.config.plan
+        if self.config.open_loop is not None:
+            return ()
         if plan.levels is not None:
             return plan.levels
         levels = [plan.start]
@@ -379,7 +424,7 @@ class _Run:
         """The run's log, made when there is first something to keep: a wrong address leaves no folder behind."""
         if self.sink is None:
             if self.config.output == "-":
-                self.sink = StreamLog()
+                self.sink = _Stream()
             else:
                 self.sink = RunFolder.create(self.config.output, self._name())
         return self.sink
@@ -391,8 +436,19 @@ class _Run:
 
     def _failed(self, error: LoadgenError) -> None:
         if self.sink is not None:
-            self.sink.write_manifest({**self.manifest, "status": "failed", "error": str(error)})
+            status = "interrupted" if isinstance(error, _InterruptedError) else "failed"
+            self.sink.write_manifest({**self.manifest, "status": status, "error": str(error)})
             self.sink.close()
+
+
+class _Stream(StreamLog):
+    """The log on stdout, for whom a reader that has gone is the end of the run."""
+
+    def _write(self, kind: str, obj: Mapping[str, Any]) -> None:
+        try:
+            super()._write(kind, obj)
+        except BrokenPipeError as error:
+            raise ReaderGoneError from error
 
 
 class _Logged:
@@ -403,13 +459,17 @@ class _Logged:
         self._inner = inner
 
     async def send(self, spec: Any, scheduled_ns: int) -> Record:
-        run = self._run
-        if not run.budget.take(spec.prompt):
+        run, prompt = self._run, spec.prompt
+        if run.workload.sized and prompt.input_tokens is None:
+            # Text made to learn what a word costs: common words, nearly all of them one token.
+            prompt = replace(prompt, input_tokens=2 * count_words(prompt.text))
+        if not run.budget.take(spec.id, prompt):
             raise UsageError(
                 f"the budget of {run.budget.spent} does not even allow the preflight",
                 f"raise --max-{run.budget.spent}",
             )
         record = await self._inner.send(spec, scheduled_ns)
+        run.budget.settle(record)
         run.unlogged.append(record)
         run.outcomes[record.outcome] += 1
         if record.outcome not in FAILED_OUTCOMES or run.sink is not None:
@@ -429,12 +489,6 @@ class _InterruptedError(LoadgenError):
     def __init__(self, number: signal.Signals | None) -> None:
         super().__init__("interrupted before any load was sent")
         self.exit_code = Exit.TERMINATED if number == signal.SIGTERM else Exit.INTERRUPTED
-
-
-def _budget(config: RunConfig) -> Budget:
-    limits = config.budgets
-    deadline = None if limits.max_time_s is None else anyio.current_time() + limits.max_time_s
-    return Budget(limits.max_requests, limits.max_tokens, deadline, limits.max_cost, limits.price or (0.0, 0.0))
 
 
 def _workload(config: RunConfig) -> PlainWorkload:

@@ -1,0 +1,92 @@
+"""What a run may spend: the user's limits as a budget, and the most that is announced before it starts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import anyio
+
+from ..client.budget import Budget
+from ..client.dialects.base import asked_output
+from ..errors import UsageError
+from ..records import Prompt, Record
+from ..search.effort import Forecast, StepRule, forecast, rate_forecast
+from ..workload.plain import PlainWorkload
+from .config import RunConfig
+
+
+def budget_of(config: RunConfig, workload: PlainWorkload) -> Budget:
+    """The budget as the user set it; its time runs from now. Raises UsageError for one that cannot be kept."""
+    limits, extra = config.budgets, config.extra_body
+    choices = extra.get("n")
+    budget = Budget(
+        requests=limits.max_requests,
+        tokens=limits.max_tokens,
+        deadline=None if limits.max_time_s is None else anyio.current_time() + limits.max_time_s,
+        cost=limits.max_cost,
+        price=limits.price or (0.0, 0.0),
+        output_limit=asked_output(extra),
+        choices=choices if isinstance(choices, int) and choices > 0 else 1,
+    )
+    limited = "--max-tokens" if limits.max_tokens is not None else "--max-cost" if limits.max_cost is not None else None
+    if limited and most_tokens(budget, workload) is None:
+        raise UsageError(
+            f"{limited} cannot be kept where the server decides how long an answer is",
+            "give --output-len, or an output_len for every prompt",
+        )
+    return budget
+
+
+def most_tokens(budget: Budget, workload: PlainWorkload) -> int | None:
+    """The most tokens, in and out, that one request of the workload can use; None where the server decides."""
+    inputs, outputs = workload.max_input_tokens, workload.max_output_tokens
+    if outputs is None and budget.output_limit is None:
+        return None
+    prompts = workload.prompts or (Prompt(input_tokens=inputs, output_tokens=outputs),)
+    return max(sum(budget.reserve(prompt)) for prompt in prompts)
+
+
+def announced(
+    config: RunConfig,
+    workload: PlainWorkload,
+    budget: Budget,
+    rule: StepRule,
+    levels: Sequence[int],
+    request_s: float,
+) -> Forecast:
+    """The most that the rest of the run can send. The budget is lowered to it: from here on it is a promise."""
+    if config.open_loop is not None:
+        expected = rate_forecast(
+            config.open_loop.rate,
+            rule,
+            warmup=config.warmup,
+            tokens_per_request=most_tokens(budget, workload),
+            drain_s=config.drain_s,
+            request_s=request_s,
+        )
+    else:
+        climbs = config.verb == "sweep" and config.plan.levels is None
+        expected = forecast(
+            levels,
+            rule,
+            extra_steps=config.plan.refine + 2 if climbs and config.slo else 0,
+            warmup=config.warmup,
+            tokens_per_request=most_tokens(budget, workload),
+            drain_s=config.drain_s,
+            request_s=request_s,
+            every_level=not climbs,
+        )
+    requests, tokens, seconds = budget.tighten(expected.requests, expected.tokens, expected.seconds)
+    return Forecast(expected.levels, requests, tokens, seconds, expected.rate)
+
+
+def unloaded_s(record: Record, output_tokens: int | None) -> float:
+    """How long a request of the workload takes without load, by one whose answer may have been cut short."""
+    start = record.scheduled_ns if record.sent_ns is None else record.sent_ns
+    seconds = (record.done_ns - start) / 1e9
+    made = record.output_tokens
+    short = output_tokens is not None and made.asked is not None and made.asked < output_tokens
+    if short and record.first_token_ns is not None and record.last_token_ns is not None and (made.count or 0) > 1:
+        each = (record.last_token_ns - record.first_token_ns) / 1e9 / ((made.count or 0) - 1)
+        seconds += each * ((output_tokens or 0) - (made.count or 0))
+    return max(0.001, seconds)

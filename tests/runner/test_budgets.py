@@ -1,0 +1,103 @@
+"""What is announced before a run, and how long its requests are taken to be."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+
+from loadgen.client.budget import Budget
+from loadgen.errors import UsageError
+from loadgen.records import InputTokens, OutputTokens, Prompt, Record
+from loadgen.runner import Budgets, RunConfig
+from loadgen.runner.budgets import announced, budget_of, most_tokens, unloaded_s
+from loadgen.search.effort import Forecast, step_rule
+from loadgen.search.sweep import SweepPlan
+from loadgen.slo import parse_slo
+from loadgen.workload.plain import PlainWorkload, plain_workload
+
+SHAPE = plain_workload("100-200", "10-50")
+
+
+def prompts(*given: Prompt) -> PlainWorkload:
+    return PlainWorkload(None, None, given, "prompts.jsonl")
+
+
+def announce(config: RunConfig, levels: tuple[int, ...], request_s: float = 1.0) -> Forecast:
+    async def main() -> Forecast:
+        rule = step_rule(config.effort, config.slo, requests=config.requests, duration=config.duration_s)
+        return announced(config, SHAPE, budget_of(config, SHAPE), rule, levels, request_s)
+
+    return anyio.run(main)
+
+
+@pytest.mark.parametrize(
+    ("workload", "budget", "most"),
+    [
+        (SHAPE, Budget(), 204 + 50),
+        (SHAPE, Budget(output_limit=5), 204 + 5),
+        (SHAPE, Budget(choices=2), 204 + 100),
+        (prompts(Prompt("abc", output_tokens=5), Prompt("a" * 100, output_tokens=1)), Budget(), 164 + 1),
+        (prompts(Prompt("abc", output_tokens=5), Prompt("abc")), Budget(), None),
+        (prompts(Prompt("abc"), Prompt("abcd")), Budget(output_limit=9), 68 + 9),
+    ],
+)
+def test_the_most_tokens_of_one_request(workload: PlainWorkload, budget: Budget, most: int | None) -> None:
+    assert most_tokens(budget, workload) == most
+
+
+def test_every_step_of_a_ladder_is_announced() -> None:
+    quick = RunConfig("sweep", "x", effort="quick")
+    alone = announce(quick, (1,))
+    assert announce(quick, (1, 2, 4)).requests > alone.requests
+    objective = RunConfig("sweep", "x", effort="quick", slo=parse_slo(["ttft_p95=1s"]), plan=SweepPlan(has_slo=True))
+    assert announce(objective, (1,)).requests > 3 * alone.requests, "second windows and halvings at the edge"
+
+
+def test_the_users_own_limits_are_what_is_announced() -> None:
+    config = RunConfig("run", "x", budgets=Budgets(max_time_s=7.0, max_requests=50, max_tokens=9_000), requests=1_000)
+    found = announce(config, (4,))
+    assert (found.requests, found.tokens) == (50, 9_000)
+    assert found.seconds == pytest.approx(7.0, abs=0.5)
+
+
+@pytest.mark.parametrize("level", [1, 8, 256])
+@pytest.mark.parametrize("length", [{"requests": 400}, {"duration_s": 30.0}, {"effort": "quick"}], ids=str)
+def test_one_load_has_time_enough_even_where_requests_are_served_one_by_one(
+    level: int, length: dict[str, object]
+) -> None:
+    """The time of the warm-up, the window, and the last of the sample, each request taking 2 s of the server alone."""
+    config = RunConfig("run", "x", plan=SweepPlan(levels=(level,)), **length)  # type: ignore[arg-type]
+    window = {"requests": 400 * 2.0, "duration_s": 30.0, "effort": 2 * level * 2.0}[next(iter(length))]
+    found = announce(config, (level,), request_s=2.0)
+    assert found.seconds >= level * 2.0 + window + level * 2.0
+    assert found.requests >= level + int(window / 2.0) + level
+
+
+@pytest.mark.parametrize("budgets", [Budgets(max_tokens=10), Budgets(max_cost=1.0, price=(1.0, 2.0))])
+def test_a_limit_on_tokens_needs_to_know_them(budgets: Budgets) -> None:
+    async def main(**change: object) -> Budget:
+        config = RunConfig("run", "x", budgets=budgets, **change)  # type: ignore[arg-type]
+        return budget_of(config, prompts(Prompt("abc")))
+
+    with pytest.raises(UsageError, match="cannot be kept"):
+        anyio.run(main)
+    assert anyio.run(lambda: main(extra_body={"max_tokens": 4, "n": 2})).reserve(Prompt("abc")) == (67, 8)
+
+
+def test_a_request_whose_answer_was_cut_short_is_reckoned_whole() -> None:
+    def record(asked: int | None, count: int) -> Record:
+        first, last = 300_000_000, 300_000_000 + (count - 1) * 10_000_000
+        return Record(
+            *("p", 0, 1, "preflight", 0, 0, 0, None, first, first, first, last, last),
+            input_tokens=InputTokens(),
+            output_tokens=OutputTokens(asked, count, "usage"),
+            first_event_tokens=1,
+            events=None,
+            outcome="ok",
+        )
+
+    assert unloaded_s(record(100, 100), 100) == pytest.approx(0.3 + 0.99)
+    assert unloaded_s(record(100, 100), 1_000) == pytest.approx(0.3 + 9.99)
+    assert unloaded_s(record(100, 40), 100) == pytest.approx(0.3 + 0.39), "the server's own length is its own"
+    assert unloaded_s(record(None, 40), None) == pytest.approx(0.3 + 0.39)
+    assert unloaded_s(record(1, 1), 1_000) == pytest.approx(0.3)

@@ -33,6 +33,7 @@ from loadgen.client.tally import Tally
 from loadgen.log.columns import ColumnBuilder
 from loadgen.log.store import RunFolder
 from loadgen.records import InputTokens, OutputTokens, Record, Slo
+from loadgen.runner.host import release_memory
 
 PAGE = resource.getpagesize()
 MIB = 1 << 20
@@ -155,6 +156,7 @@ def load(title: str, kind: str, count: int, tokens: int, steps: int) -> list[dic
                 assert summary.sent == count // steps
             row("summary", done, peak.value)
             del rows, one
+            release_memory()
             row("after", done, rss())
         gc.enable()
         gc.unfreeze()

@@ -186,8 +186,8 @@ class Slo:
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """Delays of one kind, in µs. `p99` of fewer than 300 is the third largest (of fewer than three, the smallest), so
-    that it takes more than a single hiccup or two to raise it."""
+    """Delays of one kind, in µs. `p99` of fewer than 300 is the third largest (of fewer than five, the median), so that
+    it takes more than a single hiccup or two to raise it."""
 
     n: int
     p50: float
@@ -205,7 +205,7 @@ class ClientHealth:
       another: one interpreter lock gives them one CPU) was running, or was ready to run but had no CPU.
     - `steal_share`: of the machine's CPU time, what its hypervisor gave to others.
     - `read_lag_us`: from the kernel's stamp until the read returned; None without kernel stamps.
-    - `loop_lag_us`: from the expiry of a timer until the event loop got to it, sampled some twenty times a second.
+    - `loop_lag_us`: from the expiry of a timer until the event loop got to it, sampled some ten times a second.
     - `refill_lag_us`: from the last byte of an answer until its slot was free.
     - `stamped`: reads with a kernel stamp; `rejected`: stamps that contradicted the clock, replaced by the read's time.
     - `out_of_order`, `dropped`: segments that came in disorder, or that the kernel threw away on arrival.
@@ -277,6 +277,8 @@ class Observation:
     Of an open loop, whose `concurrency` is 0: `rate` is the one asked for, in requests/s; `held_back` counts requests
     sent late because `max_in_flight` were already in flight, `not_dispatched` arrivals due before the window's end
     that were unsent then, and never sent.
+
+    Of a step that several `workers` (processes) shared, the peak is the sum of theirs: of an open loop at most too high.
     """
 
     step: int
@@ -291,6 +293,7 @@ class Observation:
     held_back: int = 0
     not_dispatched: int = 0
     health: ClientHealth | None = None
+    workers: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ ALLOWED: dict[str, set[str]] = {
     "simulator": {"errors"},
     "runner": BASE | {"workload", "client", "search", "log", "analysis"},
     "cli": BASE | {"workload", "client", "search", "log", "analysis", "report", "simulator", "runner"},
+    "worker": BASE | {"client", "log"},
     "__main__": {"cli"},
     "__init__": set(),
 }

@@ -18,6 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
+from .truth import place
+
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
 PR_SET_CHILD_SUBREAPER = 36
@@ -52,12 +54,13 @@ def run(
     out: Path,
     folder: Path,
     env: Mapping[str, str],
+    nice: int = 0,
 ) -> Usage:
     """Run `command` in `folder` on `cores`, its output into `out`; whatever of it is left at the end is ended too."""
     keep = set(_children(os.getpid()))  # children of ours from before are none of its own
     _subreaper(True)
     try:
-        return _run(command, cores, timeout_s, out, folder, env, keep)
+        return _run(command, cores, timeout_s, out, folder, env, nice, keep)
     finally:
         _subreaper(False)
 
@@ -73,6 +76,7 @@ def _run(
     out: Path,
     folder: Path,
     env: Mapping[str, str],
+    nice: int,
     keep: set[int],
 ) -> Usage:
     usage = Usage(time.monotonic_ns())
@@ -85,7 +89,7 @@ def _run(
             cwd=folder,
             env=dict(env),
             start_new_session=True,
-            preexec_fn=lambda: os.sched_setaffinity(0, cores),
+            preexec_fn=lambda: place(cores, nice),
         )
     done = threading.Event()
     sampler = threading.Thread(target=_sample, args=(usage, keep, cores, done), daemon=True)

@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -39,22 +39,32 @@ class RunError(Exception):
     """One client's run came to nothing; its text says why."""
 
 
-def measure(tool: Tool, load: Load, binary: Path, server_core: int, client_cores: set[int]) -> dict[str, float]:
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where server and client run, and how far before the machine's other processes."""
+
+    server_core: int
+    client_cores: frozenset[int]
+    nice: int = 0
+
+
+def measure(tool: Tool, load: Load, binary: Path, place: Place) -> dict[str, float]:
     """One run of one client: a value a column of the table. Raises RunError."""
     folder = Path(tempfile.mkdtemp(prefix="peer-"))
-    server = Tokend(binary, load, server_core)
+    server = Tokend(binary, load, place.server_core, place.nice)
     try:
         output = folder / "output.txt"
         usage = child.run(
             tool.command(tool.python, load, server.url, folder),
-            cores=client_cores,
+            cores=set(place.client_cores),
             timeout_s=120 + 5 * load.seconds,
             out=output,
             folder=folder,
             env=_environment(tool),
+            nice=place.nice,
         )
         truth = server.stop()
-        if usage.code != 0:
+        if usage.code not in tool.codes:
             how = "ended for lasting too long" if usage.code is None else f"exit code {usage.code}"
             raise RunError(f"{how}: {_last_words(output)}")
         try:
@@ -99,6 +109,7 @@ def _row(load: Load, truth: Truth, told: Told, usage: child.Usage) -> dict[str, 
         "startup": (first - usage.started_ns) / 1e9,
         "others": max(0.0, busy - own) / ((last - first) / 1e9) * 100,
         "n": float(len(sample.requests)),
+        "doubted": float(told.doubted),
     }
     return row
 
@@ -139,8 +150,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.own:
         wanted = [t for t in wanted if t.name in OWN]
     cores = sorted(os.sched_getaffinity(0))
-    server_core, client_cores = cores[0], set(cores[1 : 1 + options.client_cores] or cores)
-    os.sched_setaffinity(0, {server_core})  # the sampler stays off the client's core
+    place = Place(cores[0], frozenset(cores[1 : 1 + options.client_cores] or cores), options.nice)
+    os.sched_setaffinity(0, {place.server_core})  # the sampler stays off the client's core
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 65536), hard))
 
@@ -160,7 +171,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for load in loads:
                 order = wanted if round_ % 2 == 0 else wanted[::-1]
                 for tool in order:
-                    _one(tool, load, binary, server_core, client_cores, rows, skipped, f"round {round_ + 1}")
+                    _one(tool, load, binary, place, rows, skipped, f"round {round_ + 1}")
     medians = {
         load.name: {t.name: _median(rows[load.name][t.name]) for t in wanted if rows.get(load.name, {}).get(t.name)}
         for load in loads
@@ -183,14 +194,13 @@ def _one(
     tool: Tool,
     load: Load,
     binary: Path,
-    server_core: int,
-    client_cores: set[int],
+    place: Place,
     rows: dict[str, dict[str, list[dict[str, float]]]],
     skipped: dict[str, str],
     label: str,
 ) -> None:
     try:
-        row = measure(tool, load, binary, server_core, client_cores)
+        row = measure(tool, load, binary, place)
     except RunError as error:
         skipped[f"{tool.name} at {load.name}"] = str(error)
         print(f"{label}, {load.name}: {tool.name}: {error!s}", file=sys.stderr)
@@ -201,7 +211,8 @@ def _one(
 
 
 def _median(runs: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    return {key: float(np.median([r[key] for r in runs if key in r])) for key in runs[0]}
+    found = {key: float(np.median([r[key] for r in runs if key in r])) for key in runs[0]}
+    return found | {"runs": float(len(runs)), "doubted": sum(r["doubted"] for r in runs)}
 
 
 def _loads(options: argparse.Namespace) -> list[Load]:
@@ -225,6 +236,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--own", action="store_true", help="ours and the two reference clients only")
     parser.add_argument("--smooth-only", action="store_true")
     parser.add_argument("--client-cores", type=int, default=1)
+    parser.add_argument("--nice", type=int, default=0, help="of server and client; below 0 (root) on a busy machine")
     parser.add_argument("--write", type=Path, metavar="FILE", help="put the table into its section of this file")
     return parser
 

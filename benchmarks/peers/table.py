@@ -39,7 +39,8 @@ An error is what the client reported minus the same statistic of the same reques
 client added. *One gap* is how far single inter-token gaps were off, for clients whose output holds them. CPU is that of
 all its processes from the first request to the last token; an event is a token. Start-up is the time to the first
 request, loading and preflight included. *Others on its core* is what else ran there: trust rows with much of it less.
-Medians of {rounds} interleaved rounds, one core for the server and one for the client.
+A starved client reads several events at once, which lowers its CPU an event. Medians of {rounds} interleaved rounds,
+one core for the server and one for the client.
 
 `vllm bench serve` counts the time from the role chunk to the first token, and from the last token to the finish reason,
 as two more gaps, so its mean ITL is too small by 2 in {gaps}. inference-perf tokenizes the text again, which here is
@@ -77,6 +78,15 @@ def factors(clients: Mapping[str, Mapping[str, float]], ours: str = "loadgen") -
     return found
 
 
+def doubts(clients: Mapping[str, Mapping[str, float]]) -> list[str]:
+    """Which clients said of their own runs that they were the limit: a sentence each."""
+    return [
+        f"{name} itself called {row['doubted']:.0f} of its {row['runs']:.0f} runs here invalid, this client the limit"
+        for name, row in clients.items()
+        if row.get("doubted")
+    ]
+
+
 def text_table(rows: Rows, skipped: Mapping[str, str]) -> str:
     lines: list[str] = []
     for load, clients in rows.items():
@@ -87,6 +97,7 @@ def text_table(rows: Rows, skipped: Mapping[str, str]) -> str:
             "  ".join([line[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(line[1:], widths[1:], strict=True))])
             for line in grid
         ]
+        lines += doubts(clients)
     lines += [f"{name}: {why}" for name, why in skipped.items()]
     return "\n".join(lines)
 
@@ -116,6 +127,7 @@ def section(
         lines += ["", "| client | " + " | ".join(c.head for c in COLUMNS) + " |"]
         lines.append("| --- |" + " ---: |" * len(COLUMNS))
         lines += [f"| {name} | " + " | ".join(cells(row)) + " |" for name, row in clients.items()]
+        lines += [f"\n{sentence}." for sentence in doubts(clients)]
         told = factors(clients)
         if told:
             lines += ["", "This client and the next best: " + "; ".join(told) + "."]

@@ -38,11 +38,12 @@ OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
 @dataclass(frozen=True, slots=True)
 class Told:
     """What a client said: its statistics in ms by the keys of `Truth.stats`, a missing one absent; how many requests
-    it counted; and, where its output has them, each request's TTFT and gaps by the server's number of the request."""
+    it counted; where its output has them, each request's TTFT and gaps by the server's number of the request."""
 
     stats: Mapping[str, float]
     counted: int
     requests: Mapping[int, tuple[float, Floats]] | None = None
+    doubted: bool = False  # the client itself says that it was the limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,7 @@ class Tool:
     read: Callable[[Path], Told]
     venv: Path | None = None  # None: this interpreter
     package: str = ""
+    codes: tuple[int, ...] = (0,)  # exit codes with a result
     offline: bool = True  # False: it finds no tokenizer of ours when told to be offline
 
     @property
@@ -71,7 +73,9 @@ def tools() -> list[Tool]:
     """Ours, the reference clients, the peers: in the order of the table."""
     vllm = Path(os.environ.get("PEER_VLLM_VENV", PEERS / "vllm"))
     return [
-        Tool("loadgen", _loadgen, _read_loadgen, package="loadgen"),
+        Tool(
+            "loadgen", _loadgen, _read_loadgen, package="loadgen", codes=(0, 4)
+        ),  # 4: undecided, as when it was the limit
         Tool("aiohttp", _reference("aiohttp"), _read_reference, package="aiohttp"),
         Tool("httpx", _reference("httpx"), _read_reference, package="httpx"),
         Tool("vllm bench serve", _vllm, _read_vllm, vllm, "vllm"),
@@ -96,7 +100,8 @@ def _loadgen(python: Path, load: Load, url: str, folder: Path) -> list[str]:
 
 
 def _read_loadgen(folder: Path) -> Told:
-    step = _last_json(folder / "output.txt")["steps"][0]
+    told = _last_json(folder / "output.txt")
+    step = told["steps"][0]
     names = {"ttft": "ttft", "itl": "itl", "e2e": "e2el"}
     stats = {
         f"{ours}_{to}": step[f"{kind}_{theirs}_ms"]
@@ -110,7 +115,8 @@ def _read_loadgen(folder: Path) -> Told:
         if r["phase"] == "measured" and r["outcome"] == "ok":
             ttft = (r["first_token_ns"] - r["sent_ns"]) / 1e6
             requests[_rid(r["server_id"])] = ttft, np.array(r["events"]["gap_us"][1:]) / 1e3
-    return Told(stats, step["completed"], requests)
+    doubted = step["verdict"] == "invalid" or told["answer"]["reason"] == "client_bound"
+    return Told(stats, step["completed"], requests, doubted)
 
 
 def _reference(name: str) -> Callable[[Path, Load, str, Path], list[str]]:

@@ -164,6 +164,7 @@ def _refilled_late(ok: Columns, health: ClientHealth) -> ClientLimit | None:
     # Opening a connection is the network's and the server's part in it.
     lag = metrics.dispatch_lag(ok) - np.nansum(metrics.connect_ms(ok), axis=1)
     ranked = np.sort(lag[~np.isnan(lag)])
+    # As the refill lag's: of a small sample the third largest, so that a hiccup is not taken for a habit.
     dispatch = float(ranked[max(0, min((99 * len(ranked) - 1) // 100, len(ranked) - FEW))]) if len(ranked) else 0.0
     refill = health.refill_lag_us.p99 / 1e3 if health.refill_lag_us is not None else 0.0
     if max(dispatch, refill) <= limit:

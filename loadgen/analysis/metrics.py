@@ -115,22 +115,31 @@ def itl(c: Columns) -> Pooled:
     Where events do not say their tokens, the request's other tokens are spread evenly over those events (at least one
     each), and the result is marked estimated. An event that is known to carry no token has no sample.
     """
-    rows = c.event_rows()
-    tokens = event_tokens(c)
+    rows, tokens = c.event_rows(), event_tokens(c)
     later = np.flatnonzero(rows[1:] == rows[:-1]) + 1
-    gaps = (c.event_ns[later] - c.event_ns[later - 1]) / 1e6
-    guessed, share = tokens.estimated[later], tokens.count[later]
-    share = np.where(guessed, np.maximum(share, 1.0), share)
-    # A share of 2.5 tokens is 2 copies, then 3: rounding the running sum keeps their number right over the request.
-    ends = np.round(np.cumsum(np.where(guessed, share, 0.0)))
-    copies = np.where(guessed, np.diff(ends, prepend=0.0), share).astype(np.int64)
+    # Arrays of a step's every token: each is dropped as soon as it can be.
+    rows, guessed, share = rows[later], tokens.estimated[later], tokens.count[later]
+    del tokens
+    estimated = bool(guessed.any())
+    if estimated:
+        share = np.where(guessed, np.maximum(share, 1.0), share)
+        # A share of 2.5 tokens is 2 copies, then 3: rounding the running sum keeps their number right over the request.
+        ends = np.round(np.cumsum(np.where(guessed, share, 0.0)))
+        copies = np.where(guessed, np.diff(ends, prepend=0.0), share).astype(np.int64)
+        del ends
+    else:
+        copies = share.astype(np.int64)
     divisor = np.maximum(share, 1.0)
+    del share, guessed
+    values = (c.event_ns[later] - c.event_ns[later - 1]) / 1e6 / divisor
+    if (copies == 1).all():
+        return Pooled(values, rows, later, divisor, estimated)
     return Pooled(
-        np.repeat(gaps / divisor, copies),
-        np.repeat(rows[later], copies),
+        np.repeat(values, copies),
+        np.repeat(rows, copies),
         np.repeat(later, copies),
         np.repeat(divisor, copies),
-        estimated=bool(guessed.any()),
+        estimated,
     )
 
 

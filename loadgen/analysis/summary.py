@@ -186,8 +186,11 @@ def _latencies(ok: Columns, concurrency: int) -> dict[str, Distribution]:
     order = time_order(ok, "e2e")
     rank = np.empty(len(ok), dtype=np.int64)
     rank[order] = np.arange(len(ok))
-    for name, pooled in (("itl", metrics.itl(ok)), ("inter_chunk", metrics.inter_chunk(ok))):
-        found[name] = distribution(pooled.values[np.argsort(rank[pooled.rows], kind="stable")], k)
+    for name, pool in (("itl", metrics.itl), ("inter_chunk", metrics.inter_chunk)):
+        pooled = pool(ok)
+        values = pooled.values[np.argsort(rank[pooled.rows], kind="stable")]
+        del pooled
+        found[name] = distribution(values, k)
     return found
 
 

@@ -77,14 +77,16 @@ class _Simulator:
         """The highest throughput found beside what the simulator can carry at that step's mean lengths."""
         from ..simulator.capacity import capacity
 
-        known = [s for s in summaries if s.output_throughput and s.input_tokens_mean and s.output_tokens_mean]
-        best = max(known, key=lambda s: s.output_throughput.value if s.output_throughput else 0.0, default=None)
-        if best is None or stop.peak_throughput is None:
+        known = [(s.output_throughput.value, s) for s in summaries if s.output_throughput]
+        value, best = max(known, key=lambda pair: pair[0], default=(0.0, None))
+        if best is None or not best.input_tokens_mean or not best.output_tokens_mean:
             return None
-        most = capacity(self.config, best.input_tokens_mean or 0.0, best.output_tokens_mean or 0.0)
+        if stop.peak_throughput is not None:
+            value = stop.peak_throughput.value
+        most = capacity(self.config, best.input_tokens_mean, best.output_tokens_mean)
         return (
             f"the simulator's computed capacity for this workload is {most:,.0f} output tokens/s;"
-            f" {100 * stop.peak_throughput.value / most:.0f} % of it was measured"
+            f" {100 * value / most:.0f} % of it was measured"
         )
 
 

@@ -8,9 +8,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
 import anyio
 import orjson
@@ -34,8 +34,8 @@ class Budget:
     output_limit: int | None = None
     choices: int = 1
     spent: str | None = None  # the first limit met: time, requests, tokens or cost
+    excess: int = 0  # input tokens, the most by which the server's count was above what was reserved
     _held: dict[str, tuple[int, int]] = field(default_factory=dict)
-    _excess: int = 0  # input tokens, the most by which the server's count was above what was reserved
 
     def reserve(self, prompt: Prompt) -> tuple[int, int]:
         """The most input and output tokens that a request can use. An output whose length is left to the server counts
@@ -45,7 +45,7 @@ class Budget:
         else:
             inputs = TEMPLATE_TOKENS + len(prompt.text.encode() if prompt.body is None else orjson.dumps(prompt.body))
         outputs = prompt.output_tokens if self.output_limit is None else self.output_limit
-        return inputs + self._excess, (outputs or 0) * max(self.choices, _choices(prompt.body or {}))
+        return inputs + self.excess, (outputs or 0) * max(self.choices, _choices(prompt.body or {}))
 
     def take(self, request_id: str, prompt: Prompt) -> bool:
         """Pay for one request, or say that it cannot be sent (and remember why)."""
@@ -74,7 +74,7 @@ class Budget:
             return
         server, counted = record.input_tokens.server, record.output_tokens
         if server is not None:
-            self._excess += max(0, server - inputs)
+            self.excess += max(0, server - inputs)
             self._pay(server - inputs, 0)
         if counted.count is not None:
             exact = counted.source in ("usage", "token_ids")
@@ -90,6 +90,34 @@ class Budget:
         self.deadline = now + seconds if self.deadline is None else self.deadline
         return self.requests, self.tokens, self.deadline - now
 
+    def split(self, weights: Sequence[int]) -> list[Self]:
+        """Hand out all that is left, in shares in proportion to the weights: what one of them spends, no other can.
+        The deadline is everyone's. `rejoin` takes back what is left of a share."""
+        total = max(1, sum(weights))
+        requests = None if self.requests is None else apportion(self.requests, weights)
+        tokens = None if self.tokens is None else apportion(max(0, self.tokens), weights)
+        shares = [
+            replace(
+                self,
+                requests=None if requests is None else requests[i],
+                tokens=None if tokens is None else tokens[i],
+                cost=None if self.cost is None else self.cost * weight / total,
+                _held={},
+            )
+            for i, weight in enumerate(weights)
+        ]
+        self.requests = None if self.requests is None else self.requests - sum(requests or ())
+        self.tokens = None if self.tokens is None else self.tokens - sum(tokens or ())
+        self.cost = None if self.cost is None else max(0.0, self.cost - sum(share.cost or 0.0 for share in shares))
+        return shares
+
+    def rejoin(self, requests: int | None, tokens: int | None, cost: float | None, excess: int) -> None:
+        """Take back what is left of a share, and what it has learnt."""
+        self.requests = None if self.requests is None else self.requests + (requests or 0)
+        self.tokens = None if self.tokens is None else self.tokens + (tokens or 0)
+        self.cost = None if self.cost is None else self.cost + (cost or 0.0)
+        self.excess = max(self.excess, excess)
+
     def _pay(self, inputs: int, outputs: int) -> None:
         if self.tokens is not None:
             self.tokens -= inputs + outputs
@@ -98,6 +126,19 @@ class Budget:
 
     def _cost(self, inputs: int, outputs: int) -> float:
         return (inputs * self.price[0] + outputs * self.price[1]) / 1e6
+
+
+def apportion(whole: int, weights: Sequence[int]) -> list[int]:
+    """Whole shares in proportion to the weights, each right to within one, that make up `whole`: what rounding down
+    leaves over goes to the largest remainders, the first of equals. Without any weight nothing is handed out."""
+    total = sum(weights)
+    if not total:
+        return [0] * len(weights)
+    shares = [whole * weight // total for weight in weights]
+    by_remainder = sorted(range(len(weights)), key=lambda i: -(whole * weights[i] % total))
+    for i in by_remainder[: whole - sum(shares)]:
+        shares[i] += 1
+    return shares
 
 
 def _choices(body: Mapping[str, Any]) -> int:

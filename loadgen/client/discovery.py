@@ -22,7 +22,7 @@ import httpx
 import orjson
 
 from ..errors import Failure
-from .exchange import causes, describe, error_message, failure_kind
+from .failures import causes, describe, error_message, failure_kind
 from .remedies import PreflightError
 from .target import Target, mask
 

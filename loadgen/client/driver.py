@@ -41,6 +41,7 @@ class Flow:
         zero_ns: int,
     ) -> None:
         self.sender, self.step = sender, step
+        step.wake = self.settle
         self.on_record, self.clock, self.zero_ns = on_record, clock, zero_ns
         self._end = anyio.Event()  # nothing more is to be sent
         self._quiet = anyio.Event()  # …and nothing is outstanding
@@ -90,8 +91,7 @@ class Flow:
             elif step.control.state != "go":
                 step.end("interrupted", now_ns=now)
             self.settle()
-        drain_s = 0.0 if step.ended == "unauthorized" else step.plan.drain_s
-        with anyio.CancelScope(deadline=min(deadline, anyio.current_time() + drain_s)):
+        with anyio.CancelScope(deadline=min(deadline, anyio.current_time() + step.drain_s)):
             await self._quiet.wait()
         self._cut()
         await self._quiet.wait()
@@ -109,20 +109,26 @@ async def run_step(
     budget: Budget | None = None,
     control: Control | None = None,
     on_progress: Callable[[Progress], None] | None = None,
+    start_ns: int | None = None,
+    step: Step | None = None,
 ) -> Observation:
     """Run one closed-loop step to its end and return what was seen; stamps in the result are relative to `zero_ns`.
 
     `on_record` gets each record before its slot is refilled. The step ends when its sample is complete, on an error, at
-    the end of the budget, or by `control`.
+    the end of the budget, or by `control`. `start_ns`, on `clock`, is when the first request is sent, by default at
+    once. `step` is the bookkeeping, where it is not to be made of prompts, plan, budget and control.
     """
-    step = Step(plan, prompts, budget or Budget(), control or Control())
+    step = step or Step(plan, prompts, budget or Budget(), control or Control())
     flow = Flow(sender, step, on_record=on_record, clock=clock, zero_ns=zero_ns)
     if on_progress is not None:
         on_progress(step.progress)
 
     async def slot(index: int) -> None:
-        if plan.stagger_s and index:
-            await anyio.sleep(plan.stagger_s * index / plan.concurrency)
+        place = index * plan.workers + plan.worker  # among all slots of the step
+        wait_s = max(0.0, (start_ns - clock()) / 1e9) if start_ns is not None else 0.0
+        wait_s += plan.stagger_s * place / plan.concurrency
+        if wait_s:
+            await anyio.sleep(wait_s)
         while True:
             now = flow.now()
             step.reach(now)
@@ -135,7 +141,7 @@ async def run_step(
                 await anyio.sleep(min(BACKOFF_S[0] * 2 ** min(step.refused - 1, 10), BACKOFF_S[1]))
 
     def start(group: anyio.abc.TaskGroup) -> None:
-        for index in range(plan.concurrency):
+        for index in range(plan.part(plan.concurrency)):
             group.start_soon(slot, index)
 
     await flow.run(start)

@@ -8,13 +8,11 @@ The order of things, once per request:
 
 from __future__ import annotations
 
-import errno
-import socket
-import ssl
+import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal, NamedTuple
 
 import anyio
 import httpcore
@@ -25,6 +23,7 @@ from ..errors import Failure, FailureKind
 from ..records import InputTokens, Outcome, OutputTokens, Record, RequestSpec, TimeoutKind
 from .decode import decoder
 from .dialects.base import Dialect, RequestOptions, asked_output
+from .failures import describe, error_message, failure_kind, reason_phrase
 from .kernel import KernelTransport
 from .probe import PROBE, Probe
 from .secrets import scrub, secrets_of
@@ -36,8 +35,8 @@ MAX_EVENT_BYTES = 8 << 20
 MAX_WHOLE_BYTES = 64 << 20
 # After [DONE] the last chunk is waited for this long, so that the connection can be used again.
 LINGER_S = 0.25
+REFUSAL_S = 5.0  # how long the body of a refusal is waited for
 PROMPT_WRITE_NS = 20_000  # a write that took no longer sent its first byte at `sent_ns`
-CLIENT_ERRNOS = {errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOMEM, errno.ENOBUFS, errno.EACCES}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +57,9 @@ class _Live:
     def __init__(self, limits: Timeouts) -> None:
         self.limits = limits
         self.start = anyio.current_time()
-        self.offset = self.start - time.monotonic()  # the transport calls from outside of any task, where anyio has no time
+        self.offset = (
+            self.start - time.monotonic()
+        )  # the transport calls from outside of any task, where anyio has no time
         self.phase: TimeoutKind = "connect"
         self.scope = anyio.CancelScope(deadline=self.start + min(limits.connect, limits.total))
         self.idle_set = 0.0
@@ -108,6 +109,9 @@ class HttpxSender:
         self._max_event_bytes = max_event_bytes
         self._tally = tally
         self._live: set[_Live] = set()
+        self._ours = client._transport if isinstance(client._transport, KernelTransport) else None
+        self._head: bytes | None = None
+        self._id_line = True
         self._secrets = secrets_of(client.headers, url, options.extra_body)
         # The user's own headers win; */* is what httpx itself would say.
         self._theirs = {name for name, value in client.headers.items() if value != "*/*"}
@@ -155,50 +159,64 @@ class HttpxSender:
         return end
 
     async def _exchange(self, spec: RequestSpec, body: bytes, scheduled_ns: int, live: _Live, end: _End) -> None:
-        own = {"content-type": "application/json", "accept": "text/event-stream", "x-request-id": spec.id}
-        request = self._client.build_request(
-            "POST",
-            self._url,
-            content=body,
-            headers={name: value for name, value in own.items() if name not in self._theirs},
-            extensions={
-                "probe": end.probe,
-                "tally": end.tally,
-                "on_token": live.token,
-                "send_at_ns": scheduled_ns,
-                "timeout": self._client.timeout.as_dict(),
-            },
-        )
+        if self._ours is not None:
+            await self._through_ours(self._ours, spec, body, scheduled_ns, live, end)
+        else:
+            await self._through_httpx(spec, body, scheduled_ns, live, end)
+
+    async def _through_ours(
+        self, ours: KernelTransport, spec: RequestSpec, body: bytes, scheduled_ns: int, live: _Live, end: _End
+    ) -> None:
+        """Our transport feeds the tally as the bytes come: this task wakes for the headers and for the end."""
+        wire = self._wire(spec.id, body)
+        answer = await ours.exchange(self._url, wire, end.probe, end.tally, live.token, scheduled_ns)
+        try:
+            status, fields = answer.head.result()
+            reply = _Reply.of(status, fields)
+            end.status = status
+            if reply.streamed or reply.whole:
+                await answer.end
+            else:
+                with anyio.move_on_after(REFUSAL_S):  # what it is, is known; its body is for people to read
+                    await answer.end
+            if reply.streamed:
+                end.tally.close(end.probe.last_read_ns, ended_cleanly=True)
+                end.settle(end.probe.last_read_ns)
+            else:
+                decode = decoder(reply.encoding)
+                payload = b"".join(answer.body)
+                end.unstreamed(reply, decode(payload) if decode else payload)
+        finally:
+            ours.abandon(answer)
+
+    async def _through_httpx(self, spec: RequestSpec, body: bytes, scheduled_ns: int, live: _Live, end: _End) -> None:
         early_s = (scheduled_ns - time.monotonic_ns()) / 1e9
-        if early_s > 0 and not isinstance(self._client._transport, KernelTransport):
+        if early_s > 0:
             await anyio.sleep(early_s)
+        request = self._client.build_request("POST", self._url, content=body, headers=self._own_headers(spec.id))
         response = await self._client.send(request, stream=True)
         try:
-            end.status = response.status_code
-            kind = response.headers.get("content-type", "").split(";")[0].strip().lower()
-            if response.status_code != 200:
-                await self._refused(response, end)
-            elif kind in ("text/event-stream", ""):
-                await self._stream(response, live, end)
-            elif kind == "application/json":
-                await self._whole(response, end)
-            else:
-                excerpt = await _read_some(response, EXCERPT_BYTES)
-                hint = "; this looks like Ollama's own API: use its /v1 address" if "ndjson" in kind else ""
-                end.fail("content_type", f"the answer is {kind}, not an event stream{hint}", excerpt=excerpt)
+            reply = _Reply.of(response.status_code, response.headers.raw)
+            end.status = reply.status
+            if reply.streamed:
+                await self._stream(response, reply, live, end)
+                return
+            payload = bytearray()
+            with anyio.move_on_after(math.inf if reply.whole else REFUSAL_S):
+                decode = decoder(reply.encoding)
+                async for chunk in response.aiter_raw():
+                    payload += decode(chunk) if decode else chunk
+                    if len(payload) > (MAX_WHOLE_BYTES if reply.whole else ERROR_BODY_BYTES):
+                        break
+            end.unstreamed(reply, bytes(payload))
         finally:
             with anyio.CancelScope(shield=True):
                 await response.aclose()
 
-    async def _stream(self, response: httpx.Response, live: _Live, end: _End) -> None:
+    async def _stream(self, response: httpx.Response, reply: _Reply, live: _Live, end: _End) -> None:
         probe, tally = end.probe, end.tally
-        answer = response.extensions.get("answer")
-        if answer is not None:  # our transport has fed the tally as the bytes came, without waking this task
-            await answer.end
-            tally.close(probe.last_read_ns, ended_cleanly=True)
-            return end.settle(probe.last_read_ns)
         tally.sent_ns = probe.sent_ns or 0
-        decode = decoder(response.headers.get("content-encoding", ""))
+        decode = decoder(reply.encoding)
         shared_reads = response.http_version == "HTTP/2"  # another task may have read for us: stamp here instead
         seen = 0
         chunks = response.aiter_raw()
@@ -214,24 +232,27 @@ class HttpxSender:
                 with anyio.move_on_after(LINGER_S):
                     async for _ in chunks:
                         pass
-                return None
+                return
         tally.close(probe.last_read_ns, ended_cleanly=True)
-        return end.settle(probe.last_read_ns)
+        end.settle(probe.last_read_ns)
 
-    async def _whole(self, response: httpx.Response, end: _End) -> None:
-        """A whole JSON completion though a stream was asked for: its times are those of a non-streamed answer."""
-        payload = await _read_bytes(response, MAX_WHOLE_BYTES)
-        end.whole = payload
-        end.settle(end.probe.last_read_ns)
+    def _own_headers(self, request_id: str) -> dict[str, str]:
+        own = {"content-type": "application/json", "accept": "text/event-stream", "x-request-id": request_id}
+        return {name: value for name, value in own.items() if name not in self._theirs}
 
-    async def _refused(self, response: httpx.Response, end: _End) -> None:
-        payload = await _read_bytes(response, ERROR_BODY_BYTES)
-        text = payload.decode("utf-8", "replace")
-        if 300 <= response.status_code < 400:
-            where = response.headers.get("location", "nowhere")
-            end.fail("redirect", f"redirected to {where}, which is not followed", response.status_code, text)
-        else:
-            end.fail("http", error_message(payload) or response.reason_phrase, response.status_code, text)
+    def _wire(self, request_id: str, body: bytes) -> bytes:
+        """A request as bytes. All but its id and length is the same for every request, and httpx says it once."""
+        if self._head is None:
+            request = self._client.build_request("POST", self._url, headers=self._own_headers("?"))
+            varying = (b"content-length", b"x-request-id" if "x-request-id" not in self._theirs else b"")
+            fields = [pair for pair in request.headers.raw if pair[0].lower() not in varying]
+            lines = b"".join(b"%s: %s\r\n" % pair for pair in fields)
+            self._head = b"POST %s HTTP/1.1\r\n%s" % (self._url.raw_path, lines)
+            if "x-request-id" not in self._theirs:
+                self._head += b"x-request-id: "
+            self._id_line = "x-request-id" not in self._theirs
+        identity = request_id.encode("ascii", "replace") + b"\r\n" if self._id_line else b""
+        return b"%s%scontent-length: %d\r\n\r\n%s" % (self._head, identity, len(body), body)
 
     def _record(self, spec: RequestSpec, scheduled_ns: int, end: _End) -> Record:
         probe = end.probe
@@ -284,6 +305,29 @@ class HttpxSender:
         )
 
 
+class _Reply(NamedTuple):
+    """What the head of an answer says of its body."""
+
+    status: int
+    kind: str  # the content type, without its parameters
+    encoding: str
+    location: str
+
+    @classmethod
+    def of(cls, status: int, fields: Iterable[tuple[bytes, bytes]]) -> _Reply:
+        known = {name.lower(): value.decode("latin-1") for name, value in fields}
+        kind = known.get(b"content-type", "").split(";")[0].strip().lower()
+        return cls(status, kind, known.get(b"content-encoding", ""), known.get(b"location", ""))
+
+    @property
+    def streamed(self) -> bool:
+        return self.status == 200 and self.kind in ("text/event-stream", "")
+
+    @property
+    def whole(self) -> bool:
+        return self.status == 200 and self.kind == "application/json"
+
+
 class _End:
     """How a request ended, filled in as it happens."""
 
@@ -304,6 +348,23 @@ class _End:
     def settle(self, stamp_ns: int) -> None:
         self.settled = True
         self.done_ns = stamp_ns or time.monotonic_ns()
+
+    def unstreamed(self, reply: _Reply, payload: bytes) -> None:
+        """An answer that is no event stream: a whole completion (its times are those of a non-streamed answer), or a
+        refusal."""
+        if reply.whole:
+            self.whole = payload
+            self.settle(self.probe.last_read_ns)
+            return
+        text = payload[:ERROR_BODY_BYTES].decode("utf-8", "replace")
+        if reply.status == 200:
+            hint = "; this looks like Ollama's own API: use its /v1 address" if "ndjson" in reply.kind else ""
+            self.fail("content_type", f"the answer is {reply.kind}, not an event stream{hint}", excerpt=text)
+        elif 300 <= reply.status < 400:
+            where = reply.location or "nowhere"
+            self.fail("redirect", f"redirected to {where}, which is not followed", reply.status, text)
+        else:
+            self.fail("http", error_message(payload) or reason_phrase(reply.status), reply.status, text)
 
     def fail(
         self,
@@ -338,73 +399,3 @@ class _End:
                 self.probe.connect is None and self.probe.first_read_ns is None and kind in ("reset", "protocol")
             )
             self.fail(kind, message)
-
-
-def causes(error: BaseException) -> Iterator[BaseException]:
-    """The error and all that led to it, groups opened."""
-    seen: set[int] = set()
-    todo: list[BaseException | None] = [error]
-    while todo:
-        one = todo.pop(0)
-        if one is None or id(one) in seen:
-            continue
-        seen.add(id(one))
-        yield one
-        if isinstance(one, BaseExceptionGroup):
-            todo.extend(one.exceptions)
-        todo += [one.__cause__, one.__context__]
-
-
-def failure_kind(error: BaseException) -> FailureKind:
-    """Which kind of fault an exception of the transport is."""
-    for one in causes(error):
-        if isinstance(one, socket.gaierror):
-            return "dns"
-        if isinstance(one, ssl.SSLError):
-            return "tls"
-        if isinstance(one, OSError) and one.errno in CLIENT_ERRNOS:
-            return "client"
-    if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.ProxyError):
-        return "connect"
-    if isinstance(error, httpx.ProtocolError | httpcore.ProtocolError | httpx.DecodingError):
-        return "protocol"
-    return "reset"
-
-
-def describe(error: BaseException) -> str:
-    """The exception's own name and words; the system's where the library has none."""
-    words = str(error)
-    for one in causes(error):
-        if isinstance(one, OSError) and one.strerror:
-            words = one.strerror if not words or "All connection attempts failed" in words else words
-    return f"{type(error).__name__}: {words}" if words else type(error).__name__
-
-
-def error_message(payload: bytes) -> str | None:
-    """The server's own words in a JSON error body of any of the usual shapes; None where there are none."""
-    try:
-        value: Any = orjson.loads(payload)
-    except orjson.JSONDecodeError:
-        return None
-    for key in ("error", "message", "detail"):
-        if isinstance(value, dict) and value.get(key):
-            inner = value[key]
-            if isinstance(inner, dict) and isinstance(inner.get("message"), str):
-                return str(inner["message"])
-            return inner if isinstance(inner, str) else orjson.dumps(inner).decode()
-    return None
-
-
-async def _read_bytes(response: httpx.Response, limit: int) -> bytes:
-    """The body up to `limit` bytes; a body that breaks off is what has come of it."""
-    data = bytearray()
-    decode = decoder(response.headers.get("content-encoding", ""))
-    async for chunk in response.aiter_raw():
-        data += decode(chunk) if decode else chunk
-        if len(data) >= limit:
-            break
-    return bytes(data[:limit])
-
-
-async def _read_some(response: httpx.Response, limit: int) -> str:
-    return (await _read_bytes(response, limit)).decode("utf-8", "replace")

@@ -199,8 +199,8 @@ class _Connection:
         self._rearm_ns = 0
 
     def write(self, wire: bytes) -> None:
-        """Send the request now; what the kernel does not take at once follows when it does. Runs where sockets are served
-        when the request was scheduled."""
+        """Send the request now; what the kernel does not take at once follows when it does. Runs where sockets are
+        served when the request was scheduled."""
         answer = self.answer
         if answer is None or self.closed:
             return
@@ -503,8 +503,8 @@ class _Tls:
         return self._out.read()
 
     def opened(self, data: bytes) -> tuple[bytes, bool, bytes]:
-        """Plain bytes in these records, whether the peer closed (a close_notify may come with data before it), and what is
-        to be sent back (a key update)."""
+        """Plain bytes in these records, whether the peer closed (a close_notify may come with data before it), and what
+        is to be sent back (a key update)."""
         self._in.write(data)
         parts: list[bytes] = []
         closed = False
@@ -523,9 +523,8 @@ class _Tls:
 class KernelTransport(httpx.AsyncBaseTransport):
     """An httpx transport with kernel stamps. Made and used inside a running asyncio loop.
 
-    Extensions of a request that it knows: `probe` (a `Probe`, filled in), `tally` (a `Sink` for a streamed body),
-    `on_token` (called when output has come, for timers), `send_at_ns` (written at that time of CLOCK_MONOTONIC). A
-    response carries `answer`, whose `end` may be awaited.
+    `exchange` is what a sender calls. As a plain httpx transport it serves any client; of a request's extensions it
+    then knows `probe`, `tally`, `on_token` and `send_at_ns`, which are `exchange`'s arguments.
     """
 
     def __init__(
@@ -549,32 +548,51 @@ class KernelTransport(httpx.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         extensions = request.extensions
-        probe: Probe = extensions.get("probe") or Probe(_nothing)
         body = await request.aread()
-        url = request.url
         head = b"".join(b"%s: %s\r\n" % pair for pair in request.headers.raw)
-        wire = b"%s %s HTTP/1.1\r\n%s\r\n%s" % (request.method.encode(), url.raw_path, head, body)
+        wire = b"%s %s HTTP/1.1\r\n%s\r\n%s" % (request.method.encode(), request.url.raw_path, head, body)
+        answer = await self.exchange(
+            request.url,
+            wire,
+            extensions.get("probe") or Probe(_nothing),
+            extensions.get("tally"),
+            extensions.get("on_token") or _nothing,
+            extensions.get("send_at_ns", 0),
+        )
+        status, headers = answer.head.result()
+        return httpx.Response(
+            status, headers=headers, stream=_Body(self, answer), extensions={"http_version": b"HTTP/1.1"}
+        )
+
+    async def exchange(
+        self,
+        url: httpx.URL,
+        wire: bytes,
+        probe: Probe,
+        sink: Sink | None,
+        on_token: Callable[[], None],
+        send_at_ns: int = 0,
+    ) -> Answer:
+        """Send a whole request as bytes and return with the head of its answer; `Answer.end` may then be awaited.
+
+        A streamed body goes to `sink`, any other is collected in `Answer.body`. The caller ends with `abandon`, which
+        is harmless for an answer that is complete. Raises httpx's errors.
+        """
         connection = await self._acquire(url, probe)
-        answer = Answer(self._loop, probe, extensions.get("tally"), extensions.get("on_token") or _nothing)
+        answer = Answer(self._loop, probe, sink, on_token)
         connection.begin(answer)
         try:
             if connection._tls is not None:
                 wire = connection._tls.sealed(wire)
-            at = extensions.get("send_at_ns")
-            if at is not None and at > time.monotonic_ns():
-                self.reactor.at(at, lambda: connection.write(wire))
+            if send_at_ns > time.monotonic_ns():
+                self.reactor.at(send_at_ns, lambda: connection.write(wire))
             else:
                 connection.write(wire)
-            status, headers = await answer.head
+            await answer.head
         except BaseException:
             self.abandon(answer)
             raise
-        return httpx.Response(
-            status,
-            headers=headers,
-            stream=_Body(self, answer),
-            extensions={"http_version": b"HTTP/1.1", "answer": answer},
-        )
+        return answer
 
     async def warm(self, url: httpx.URL, connections: int) -> None:
         """Open so many connections ahead, to be taken by the next requests."""

@@ -41,13 +41,14 @@ async def run_open_step(
     budget: Budget | None = None,
     control: Control | None = None,
     on_progress: Callable[[Progress], None] | None = None,
+    step: Step | None = None,
 ) -> Observation:
     """Run one open-loop step to its end and return what was seen; stamps in the result are relative to `zero_ns`.
 
     `arrivals` are offsets in ns from `start_ns` (on `clock`; left out: as soon as the first can be made), endless and
     ascending. `plan.rate` is the rate they have, `plan.concurrency` is 0. The rest is as in `driver.run_step`.
     """
-    step = Step(plan, prompts, budget or Budget(), control or Control())
+    step = step or Step(plan, prompts, budget or Budget(), control or Control())
     room = anyio.Event()  # one of the requests in flight has ended
 
     def keep(record: Record) -> None:
@@ -57,6 +58,7 @@ async def run_open_step(
         room = anyio.Event()
 
     flow = Flow(sender, step, on_record=keep, clock=clock, zero_ns=zero_ns)
+    most = None if plan.max_in_flight is None else plan.part(plan.max_in_flight)
     if on_progress is not None:
         on_progress(step.progress)
     start = (clock() + LEAD_NS if start_ns is None else start_ns) - zero_ns
@@ -67,7 +69,7 @@ async def run_open_step(
         while not step.over:
             await anyio.sleep(max(0, due - LEAD_NS - flow.now()) / 1e9)
             limited = False
-            while plan.max_in_flight is not None and step.outstanding >= plan.max_in_flight and not step.over:
+            while most is not None and step.outstanding >= most and not step.over:
                 limited = True
                 with anyio.move_on_after(POLL_S):
                     await room.wait()
@@ -83,7 +85,7 @@ async def run_open_step(
             if step.missed(due):
                 due = start + next(arrivals)
                 continue
-            if plan.most_in_flight is not None and step.outstanding >= plan.most_in_flight:
+            if plan.most_in_flight is not None and step.outstanding >= plan.part(plan.most_in_flight):
                 step.end("client", f"{step.outstanding:,} requests in flight, and no open files for more", now)
             spec = step.take(at)
             if spec is None:

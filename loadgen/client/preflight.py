@@ -67,7 +67,8 @@ async def preflight(
 ) -> Prepared:
     """Settle all that a run needs. `options.model` is empty when the model is to be found out; `options.force_length`
     and `options.usage` are tried and kept if the server takes them. `ids` numbers the records, for a caller that tries
-    more than once; `proxy` is the one in between, for the words of an error. Raises PreflightError (a TargetError) with the records of the requests sent until then.
+    more than once; `proxy` is the one in between, for the words of an error. Raises PreflightError (a TargetError) with
+    the records of the requests sent until then.
     """
     found = await discover(client, target)
     context = replace(_context(target, client, found, options), proxy=proxy)

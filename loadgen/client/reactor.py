@@ -28,8 +28,8 @@ class Ready(Protocol):
 
 
 class Reactor:
-    """`handlers` by descriptor, timers by time. With `threaded` the callbacks run in a thread, and `post` brings a call back
-    to the loop; without, everything runs in the loop and `post` is a plain call.
+    """`handlers` by descriptor, timers by time. With `threaded` the callbacks run in a thread, and `post` brings a call
+    back to the loop; without, everything runs in the loop and `post` is a plain call.
 
     `looked_ns` is when the sockets were last asked before the present round: no byte that is read now came earlier.
     """

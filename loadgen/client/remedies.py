@@ -38,7 +38,8 @@ class PreflightError(TargetError):
 @dataclass(frozen=True, slots=True)
 class Context:
     """What the one who explains should know: the URL as shown, whether a key was sent, the model asked for and those
-    the server lists, the other addresses that were tried, the user's own body fields, the secrets to mask, and the proxy in between."""
+    the server lists, the other addresses that were tried, the user's own body fields, the secrets to mask, and the
+    proxy in between."""
 
     url: str
     has_key: bool = False

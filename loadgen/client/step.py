@@ -2,6 +2,10 @@
 
 The driver reports each request's place in time (`take`, `done`); the step says which phase it belongs to, when the
 window opens and closes, and when all is over. All times are ns on the run's clock.
+
+    Phases          decides: from requests that ended, wherever they ran
+    └── Step        …and starts them, in this process
+        └── Part    …of a step that several processes share: it does not decide, it is told
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from ..records import FAILED_OUTCOMES, Observation, Phase, Prompt, Record, RequestSpec, Window
-from .budget import Budget
+from .budget import Budget, apportion
 
 Ended = Literal["complete", "errors", "budget", "interrupted", "unauthorized", "client"]
 
@@ -53,6 +57,8 @@ class StepPlan:
     `stagger_s` spreads the first sends of a closed loop over that time. `drain_s` is how long fillers may run on after
     the sample is complete; what is left then is cut. Of an open loop, `max_in_flight` holds back what is due while so
     many are in flight, and `most_in_flight` is how many this process can have at all: to need more ends the step.
+    Where several processes share the step, this one is `worker` (from 0) of `workers`: `part` of any of these numbers
+    is its share, and requests `worker`, `worker + workers`, … are its requests.
     """
 
     step: int
@@ -67,6 +73,12 @@ class StepPlan:
     warmup_s: float = 0.0
     max_in_flight: int | None = None
     most_in_flight: int | None = None
+    worker: int = 0
+    workers: int = 1
+
+    def part(self, whole: int) -> int:
+        """This process's share of `whole` of something; the shares of all make up the whole."""
+        return apportion(whole, [1] * self.workers)[self.worker]
 
 
 @dataclass(slots=True)
@@ -86,19 +98,16 @@ class Control:
             call()
 
 
-class Step:
-    """The counts of one step. Open-loop requests are taken ahead of the time they are sent at, so the phase they belong
-    to may begin in the near future; a request counts as in flight from that time on."""
+class Phases:
+    """Which phase a step is in, what was counted in it, and how it ended."""
 
-    def __init__(self, plan: StepPlan, prompts: Iterator[Prompt], budget: Budget, control: Control) -> None:
-        self.plan, self.prompts, self.budget, self.control = plan, prompts, budget, control
+    def __init__(self, plan: StepPlan, control: Control) -> None:
+        self.plan, self.control = plan, control
         self.progress = Progress(plan.step, plan.concurrency, plan.rate)
         self.started_ns: int | None = None
         self.closed_ns: int | None = None
         self.integral = 0
         self.peak = 0
-        self.sent = 0
-        self.outstanding = 0  # in flight, or waiting for the time they are sent at
         self.not_dispatched = 0
         self.refused = 0  # connections refused in a row
         self.recent: deque[bool] = deque(maxlen=max(ERROR_WINDOW, plan.concurrency))
@@ -106,7 +115,6 @@ class Step:
         self.detail = ""
         self.faults: Counter[str] = Counter()
         self.over = False
-        self._coming: deque[int] = deque()  # when the requests that wait will be in flight, ascending
 
     def reach(self, at_ns: int) -> None:
         """Time has come to `at_ns`, or a request for that time is about to be taken: pass into the phase it is in."""
@@ -117,53 +125,16 @@ class Step:
         if self.control.state != "go":
             self.end("interrupted")
         if progress.phase == "warmup" and not self.over and self._warm(at_ns):
-            progress.phase, progress.opened_ns = "measured", at_ns
+            self._open(at_ns)
         if progress.phase == "measured" and not self.over and self._enough():
             self._close(at_ns)
-        if progress.phase == "filler" and progress.measured_done == progress.measured_sent:
+        if self._sampled():
             self.over = True
 
-    def take(self, at_ns: int) -> RequestSpec | None:
-        """The request to send at `at_ns`, in the phase reached; None when nothing more is to be sent."""
-        if self.over:
-            return None
-        prompt = next(self.prompts)
-        phase: Phase = self.progress.phase
-        spec = RequestSpec(f"s{self.plan.step}-{self.sent:06d}", prompt, self.plan.step, self.plan.concurrency, phase)
-        if not self.budget.take(spec.id, prompt):
-            self.end("budget", self.budget.spent or "")
-            return None
-        self.sent += 1
-        self.outstanding += 1
-        self.progress.measured_sent += phase == "measured"
-        self._coming.append(at_ns)
-        return spec
-
-    def missed(self, scheduled_ns: int) -> bool:
-        """Was this arrival due in the window and is unsent at its end? Then it is counted, and never sent."""
-        missed = self.closed_ns is not None and scheduled_ns < self.closed_ns
-        self.not_dispatched += missed
-        return missed
-
-    def tick(self, now_ns: int) -> None:
-        """Bring the number in flight up to date: those whose time has come are."""
-        while self._coming and self._coming[0] <= now_ns:
-            self._coming.popleft()
-            self.progress.in_flight += 1
-        self.peak = max(self.peak, self.progress.in_flight)
-
-    def done(self, record: Record, now_ns: int, at_ns: int) -> None:
-        """The request that was taken for `at_ns` has ended."""
+    def count(self, record: Record, start_ns: int, end_ns: int) -> None:
+        """A request that was in flight from `start_ns` to `end_ns` has ended."""
         progress = self.progress
-        self.budget.settle(record)
-        self.tick(now_ns)
-        self.outstanding -= 1
-        if at_ns > now_ns:
-            self._coming.remove(at_ns)  # it was ended before its time
-        else:
-            progress.in_flight -= 1
-        self._reside(at_ns, now_ns)
-        progress.now_ns = now_ns
+        self._reside(start_ns, end_ns)
         progress.completed += 1
         progress.measured_done += record.phase == "measured"
         failed = record.outcome in FAILED_OUTCOMES
@@ -175,7 +146,7 @@ class Step:
         if failed:
             self._failed(record)
         # The step may be over for good here, with every other slot still in flight: nobody waits for the next free one.
-        if progress.phase == "filler" and progress.measured_done == progress.measured_sent:
+        if self._sampled():
             self.over = True
 
     def end(self, ended: Ended, detail: str = "", now_ns: int = 0) -> None:
@@ -184,6 +155,11 @@ class Step:
             self.ended, self.detail, self.over = ended, detail, True
             if self.progress.phase == "measured":
                 self._close(max(now_ns, self.progress.now_ns))
+
+    @property
+    def drain_s(self) -> float:
+        """How long what is in flight may run on once the step is over."""
+        return 0.0 if self.ended == "unauthorized" else self.plan.drain_s
 
     def observation(self, now_ns: int) -> Observation:
         """What was seen, once nothing is outstanding any more."""
@@ -227,6 +203,13 @@ class Step:
             return self.progress.measured_sent >= self.plan.requests
         return self.plan.enough(self.progress)
 
+    def _sampled(self) -> bool:
+        """Has the last request of the sample ended?"""
+        return self.progress.phase == "filler" and self.progress.measured_done == self.progress.measured_sent
+
+    def _open(self, at_ns: int) -> None:
+        self.progress.phase, self.progress.opened_ns = "measured", at_ns
+
     def _close(self, at_ns: int) -> None:
         self.progress.phase = "filler"
         self.closed_ns = max(at_ns, self.progress.opened_ns or 0)
@@ -238,6 +221,101 @@ class Step:
         if opened is not None:
             end_ns = end_ns if self.closed_ns is None else min(end_ns, self.closed_ns)
             self.integral += max(0, end_ns - max(start_ns, opened))
+
+
+class Step(Phases):
+    """A step whose requests are sent from here. Open-loop requests are taken ahead of the time they are sent at, so the
+    phase they belong to may begin in the near future; a request counts as in flight from that time on."""
+
+    def __init__(self, plan: StepPlan, prompts: Iterator[Prompt], budget: Budget, control: Control) -> None:
+        super().__init__(plan, control)
+        self.prompts, self.budget = prompts, budget
+        self.sent = 0
+        self.outstanding = 0  # in flight, or waiting for the time they are sent at
+        self.wake: Callable[[], None] = lambda: None  # whoever waits for the end
+        self._coming: deque[int] = deque()  # when the requests that wait will be in flight, ascending
+
+    def take(self, at_ns: int) -> RequestSpec | None:
+        """The request to send at `at_ns`, in the phase reached; None when nothing more is to be sent."""
+        if self.over:
+            return None
+        plan, prompt = self.plan, next(self.prompts)
+        phase: Phase = self.progress.phase
+        number = self.sent * plan.workers + plan.worker
+        spec = RequestSpec(f"s{plan.step}-{number:06d}", prompt, plan.step, plan.concurrency, phase, plan.worker)
+        if not self.budget.take(spec.id, prompt):
+            self.end("budget", self.budget.spent or "")
+            return None
+        self.sent += 1
+        self.outstanding += 1
+        self.progress.measured_sent += phase == "measured"
+        self._coming.append(at_ns)
+        return spec
+
+    def missed(self, scheduled_ns: int) -> bool:
+        """Was this arrival due in the window and is unsent at its end? Then it is counted, and never sent."""
+        missed = self.closed_ns is not None and scheduled_ns < self.closed_ns
+        self.not_dispatched += missed
+        return missed
+
+    def tick(self, now_ns: int) -> None:
+        """Bring the number in flight up to date: those whose time has come are."""
+        while self._coming and self._coming[0] <= now_ns:
+            self._coming.popleft()
+            self.progress.in_flight += 1
+        self.peak = max(self.peak, self.progress.in_flight)
+
+    def done(self, record: Record, now_ns: int, at_ns: int) -> None:
+        """The request that was taken for `at_ns` has ended."""
+        self.budget.settle(record)
+        self.tick(now_ns)
+        self.outstanding -= 1
+        if at_ns > now_ns:
+            self._coming.remove(at_ns)  # it was ended before its time
+        else:
+            self.progress.in_flight -= 1
+        self.progress.now_ns = now_ns
+        self.count(record, at_ns, now_ns)
+
+
+class Part(Step):
+    """What one of several processes does of a step. The window opens at `open_ns`; it closes at `close_ns`, or for this
+    part once `sample` measured requests were sent; and it is over when `end` is called, or on a fault of its own."""
+
+    def __init__(self, plan: StepPlan, prompts: Iterator[Prompt], budget: Budget, control: Control) -> None:
+        super().__init__(plan, prompts, budget, control)
+        self.open_ns: int | None = None
+        self.close_ns: int | None = None
+        self.sample: int | None = None
+        self.drained_s: float | None = None  # what `drain_s` is, where that was told
+        self.on_done: Callable[[Record, int, int], None] = lambda record, start_ns, end_ns: None
+
+    @property
+    def drain_s(self) -> float:
+        return super().drain_s if self.drained_s is None else self.drained_s
+
+    @property
+    def passed(self) -> bool:
+        """Will no more measured requests be sent?"""
+        return self.over or self.progress.phase == "filler"
+
+    def done(self, record: Record, now_ns: int, at_ns: int) -> None:
+        super().done(record, now_ns, at_ns)
+        self.on_done(record, at_ns, now_ns)
+
+    def _warm(self, at_ns: int) -> bool:
+        return self.open_ns is not None and at_ns >= self.open_ns
+
+    def _enough(self) -> bool:
+        if self.sample is not None and self.progress.measured_sent >= self.sample:
+            return True
+        return self.close_ns is not None and self.progress.now_ns >= self.close_ns
+
+    def _sampled(self) -> bool:
+        return False
+
+    def _close(self, at_ns: int) -> None:
+        super()._close(at_ns if self.close_ns is None else min(at_ns, self.close_ns))
 
 
 def too_many(failures: int, n: int, allowed: float) -> bool:

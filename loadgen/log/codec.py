@@ -223,6 +223,7 @@ def decode_observation(line: bytes | Mapping[str, Any], source: str = "log", num
             held_back=_int(seen, "held_back") or 0,
             not_dispatched=_int(seen, "not_dispatched") or 0,
             health=_health(_object(seen, "health")) if seen.get("health") is not None else None,
+            workers=_int(seen, "workers") or 1,
         )
     except _FaultError as error:
         raise LogError(f"{source} line {number}: {error}", "delete steps.jsonl: it can be derived again") from error
@@ -236,9 +237,7 @@ def _health(obj: Mapping[str, Any]) -> ClientHealth:
         if kind.startswith("Lag"):
             lag = _object(obj, one.name)
             found[one.name] = (
-                Lag(
-                    _must(_int(lag, "n"), "n"), *(float(_must(_float(lag, key), key)) for key in ("p50", "p99", "max"))
-                )
+                Lag(_must(_int(lag, "n"), "n"), *(float(_must(_float(lag, key), key)) for key in ("p50", "p99", "max")))
                 if lag
                 else None
             )

@@ -3,6 +3,8 @@
     results/20261129T134500Z-name/
       manifest.json    replaced whole: written to a temporary file, synced, renamed
       requests.jsonl   appended, one write of one whole line as each request ends
+      requests-w0.jsonl …  the same of each worker, where there are several; moved to requests.jsonl after each step,
+                           worker by worker
       steps.jsonl      appended, one line as each step ends
 
 1. A line goes to the kernel in one write on an O_APPEND descriptor before the request's slot is refilled: SIGKILL loses
@@ -15,13 +17,12 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import io
 import os
 import re
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -33,6 +34,7 @@ import orjson
 from ..errors import LogError
 from ..records import Observation, Record, StepSummary, Stop
 from . import codec
+from .append import Lines, absorb, not_written
 from .formats import read_csv
 
 MANIFEST, REQUESTS, STEPS = "manifest.json", "requests.jsonl", "steps.jsonl"
@@ -60,13 +62,13 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.where = str(path)
-        self.records = 0  # written and whole
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        try:
-            self._requests = os.open(path / REQUESTS, flags, 0o644)
-            self._steps = os.open(path / STEPS, flags, 0o644)
-        except OSError as error:
-            raise _not_written(path, error) from error
+        self._requests = Lines(path / REQUESTS)
+        self._steps = Lines(path / STEPS)
+
+    @property
+    def records(self) -> int:
+        """Written and whole."""
+        return self._requests.records
 
     @classmethod
     def create(cls, parent: str | Path, name: str, started: datetime | None = None) -> Self:
@@ -77,7 +79,7 @@ class RunFolder:
         try:
             parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise _not_written(parent, error) from error
+            raise not_written(parent, error) from error
         count = 1
         while True:
             path = parent / (f"{stamp}-{slug}" if count == 1 else f"{stamp}-{slug}-{count}")
@@ -87,7 +89,7 @@ class RunFolder:
                 count += 1
                 continue
             except OSError as error:
-                raise _not_written(parent, error) from error
+                raise not_written(parent, error) from error
             return cls(path)
 
     def write_manifest(self, manifest: Mapping[str, Any]) -> None:
@@ -108,29 +110,38 @@ class RunFolder:
         except OSError as error:
             with contextlib.suppress(OSError):
                 temporary.unlink()
-            raise self._failed(error) from error
+            raise self._requests.failed(error) from error
 
     def append(self, record: Record) -> None:
-        self._write(self._requests, codec.encode_record(record))
-        self.records += 1
+        self._requests.append(record)
 
     def append_step(self, observation: Observation, summary: StepSummary | None = None) -> None:
-        self._write(self._steps, codec.encode(codec.step_object(observation, summary)))
+        self._steps.write(codec.encode(codec.step_object(observation, summary)))
+
+    def part(self, worker: int) -> Path:
+        """Where a worker keeps the records of the step at hand."""
+        return self.path / f"requests-w{worker}.jsonl"
+
+    def gather(self, workers: int, each: Callable[[Record], None]) -> None:
+        """A step is over: move the records that the workers kept to those of the run, and hand each to `each`."""
+        for worker in range(workers):
+            absorb(self.part(worker), self._requests, each)
+
+    def drop_parts(self) -> None:
+        """Remove the workers' files, where nothing is left in them."""
+        for path in self.path.glob("requests-w*.jsonl"):
+            with contextlib.suppress(OSError):
+                if not path.stat().st_size:
+                    path.unlink()
 
     def sync(self) -> None:
         """To the disk itself. Slow (milliseconds): between steps, never within one."""
-        try:
-            os.fsync(self._requests)
-            os.fsync(self._steps)
-        except OSError as error:
-            raise self._failed(error) from error
+        self._requests.sync()
+        self._steps.sync()
 
     def close(self) -> None:
-        for name in ("_requests", "_steps"):
-            descriptor = getattr(self, name)
-            setattr(self, name, -1)
-            if descriptor >= 0:
-                os.close(descriptor)
+        self._requests.close()
+        self._steps.close()
 
     def __enter__(self) -> Self:
         return self
@@ -139,29 +150,6 @@ class RunFolder:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    def _write(self, descriptor: int, line: bytes) -> None:
-        written = 0
-        try:
-            written = os.write(descriptor, line)
-            while written < len(line):  # a nearly full disk takes a part of a line, and only then says so
-                written += os.write(descriptor, line[written:])
-        except OSError as error:
-            if written:
-                with contextlib.suppress(OSError):
-                    os.ftruncate(descriptor, os.fstat(descriptor).st_size - written)
-            raise self._failed(error) from error
-
-    def _failed(self, error: OSError) -> LogError:
-        kept = f"{self.records:,} records are kept in {self.path}"
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            return LogError(
-                f"no room left for the log ({error.strerror}); {kept}",
-                f"free some space or write elsewhere with --output; loadgen report {self.path} reads what is there",
-            )
-        return LogError(
-            f"the log cannot be written ({error.strerror or error}); {kept}", "write elsewhere with --output"
-        )
 
 
 class StreamLog:
@@ -214,12 +202,6 @@ def check_folder(parent: str | Path) -> None:
         raise LogError(f"{str(path)[:200]!r} cannot be written: {_why(error)}", "give a folder with --output") from None
     if not os.access(nearest, os.W_OK | os.X_OK):
         raise LogError(f"{nearest} cannot be written: permission denied", "give another folder with --output")
-
-
-def _not_written(path: Path, error: OSError) -> LogError:
-    return LogError(
-        f"{path} cannot be written: {error.strerror or error}", "give a folder that can be written with --output"
-    )
 
 
 # --- reading --------------------------------------------------------------------------------------------------------

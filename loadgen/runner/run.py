@@ -222,6 +222,7 @@ class _Run:
                     stop = decision
                     break
                 await self._step(prepared, decision)
+                host.release_memory()  # the step's rows
         except LoadgenError as fault:  # the log cannot be written
             error = fault
             stop = Stop("interrupted", None, None, None, f"stopped by a fault: {fault.message}")

@@ -346,4 +346,5 @@ def _rate(estimate: Estimate) -> str:
     digits = 0 if estimate.value >= 100 else 1
     if estimate.low is None or estimate.high is None:
         return f"{estimate.value:,.{digits}f} tokens/s"
-    return f"{estimate.value:,.{digits}f} ±{(estimate.high - estimate.low) / 2:,.{digits}f} tokens/s"
+    half = max(estimate.high - estimate.value, estimate.value - estimate.low)  # as in the report's table
+    return f"{estimate.value:,.{digits}f} ±{half:,.{digits}f} tokens/s"

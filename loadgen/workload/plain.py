@@ -74,17 +74,25 @@ class PlainWorkload:
         nonce: str,
         calibration: Calibration | None = None,
         *,
-        stream: int = 0,
+        worker: int = 0,
+        workers: int = 1,
         same_text: bool = False,
     ) -> Iterator[Prompt]:
-        """An endless iterator of prompts, the same for the same arguments; workers differ by `stream`. Given prompts
-        come as they are: neither seed nor nonce changes them, and `stream` is the one to begin with."""
+        """An endless iterator of prompts, the same for the same arguments, of which worker i of W gets the prompts
+        i, i + W, …. Given prompts come as they are: neither seed nor nonce changes them."""
         if self.input_len and self.output_len:
             return PromptStream(
-                seed, nonce, self.input_len, self.output_len, calibration, stream=stream, same_text=same_text
+                seed,
+                nonce,
+                self.input_len,
+                self.output_len,
+                calibration,
+                worker=worker,
+                workers=workers,
+                same_text=same_text,
             )
         prompts = self.prompts
-        return (prompts[i % len(prompts)] for i in count(stream))
+        return (prompts[i % len(prompts)] for i in count(worker, workers))
 
     def describe(self) -> str:
         """One line for the screen."""

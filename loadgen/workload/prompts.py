@@ -4,8 +4,8 @@ Text is made of common short English words, each of which is one token of most t
 a word really costs at a server, and what its chat template adds, is learnt from the server's own counts (`fit`).
 
 Rules:
-1. A prompt opens with words that spell a hash of (run nonce, stream, index): no prefix cache can serve it, in this run
-   or the next. The rest is cut from one pool. `same_text` takes the seed in place of the nonce: the text repeats.
+1. A prompt opens with words that spell a hash of (run nonce, index): no prefix cache can serve it, in this run or the
+   next. The rest is cut from one pool. `same_text` takes the seed in place of the nonce: the text repeats.
 2. The seed fixes lengths and which part of the pool is taken; the nonce changes the opening words alone.
 3. Making a prompt costs a hash and a slice of the pool, not a join over its words.
 4. Equally long prompts cost nearly equally many tokens, whatever the tokenizer: each sentence of the pool takes one
@@ -137,7 +137,8 @@ def parse_length(text: str | int, flag: str) -> LengthRange:
 
 
 class PromptStream:
-    """An endless iterator of prompts. Streams of one run (its workers) differ by `stream`.
+    """An endless iterator of prompts. Worker i of W gets the prompts i, i + W, … of the stream: those of all workers
+    together are the same for any W.
 
     `Prompt.input_tokens` is the length asked for; where the template alone is longer, it cannot be met.
     """
@@ -150,26 +151,33 @@ class PromptStream:
         output_len: LengthRange,
         calibration: Calibration | None = None,
         *,
-        stream: int = 0,
+        worker: int = 0,
+        workers: int = 1,
         same_text: bool = False,
     ) -> None:
-        self._rng = random.Random(f"prompts {seed} {stream}")
-        self._key = f"{'seed ' + str(seed) if same_text else 'nonce ' + nonce} {stream}"
+        self._rng = random.Random(f"prompts {seed}")
+        self._key = f"seed {seed}" if same_text else f"nonce {nonce}"
         self._input_len = input_len
         self._output_len = output_len
         self._calibration = calibration or Calibration()
+        self._worker, self._workers = worker, workers
         self._index = 0
 
     def __iter__(self) -> Iterator[Prompt]:
         return self
 
     def __next__(self) -> Prompt:
-        rng = self._rng
-        asked = self._input_len.draw(rng)
-        output = self._output_len.draw(rng)
-        text = make_text(self._calibration.words(asked), f"{self._key} {self._index}", rng.randrange(POOL_SENTENCES))
-        self._index += 1
+        while self._index % self._workers != self._worker:
+            self._draw()
+        index = self._index
+        asked, output, sentence = self._draw()
+        text = make_text(self._calibration.words(asked), f"{self._key} {index}", sentence)
         return Prompt(text=text, input_tokens=asked, output_tokens=output)
+
+    def _draw(self) -> tuple[int, int, int]:
+        """Input and output tokens and first sentence of the next prompt of the stream, whoever's it is."""
+        self._index += 1
+        return self._input_len.draw(self._rng), self._output_len.draw(self._rng), self._rng.randrange(POOL_SENTENCES)
 
 
 def make_text(words: int, nonce: str, sentence: int = 0) -> str:

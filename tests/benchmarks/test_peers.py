@@ -13,8 +13,8 @@ import pytest
 
 from benchmarks.clients import Answer, told
 from benchmarks.peers import child
-from benchmarks.peers.run import _per_event, _row, _sample, measure
-from benchmarks.peers.table import BEGIN, END, factors, number, section, write_section
+from benchmarks.peers.run import Place, _per_event, _row, _sample, measure
+from benchmarks.peers.table import BEGIN, END, doubts, factors, number, section, write_section
 from benchmarks.peers.tools import Told, _by_text, _named, tools
 from benchmarks.peers.truth import LOG, Load, build, read_log
 
@@ -173,6 +173,11 @@ def test_factors_are_against_the_best_of_the_others() -> None:
     assert factors({"loadgen": {"itl_mean_error": 1.0}}) == []
 
 
+def test_a_client_that_doubts_itself_is_quoted() -> None:
+    clients = {"loadgen": {"doubted": 2.0, "runs": 3.0}, "a": {"doubted": 0.0, "runs": 3.0}}
+    assert doubts(clients) == ["loadgen itself called 2 of its 3 runs here invalid, this client the limit"]
+
+
 def test_a_section_is_replaced_and_the_rest_of_the_file_kept(tmp_path: Path) -> None:
     file = tmp_path / "RESULTS.md"
     facts = {"command": "c", "date": "d", "host": "h", "versions": "v"}
@@ -195,7 +200,7 @@ def test_a_real_client_against_the_real_server(tmp_path: Path) -> None:
     (httpx,) = [tool for tool in tools() if tool.name == "httpx"]
     cores = sorted(os.sched_getaffinity(0))
     load = Load(4, 8, 10, 20.0, 5.0, lockstep=True)
-    row = measure(httpx, load, build(tmp_path), cores[0], {cores[-1]})
+    row = measure(httpx, load, build(tmp_path), Place(cores[0], frozenset(cores[-1:])))
     assert row["n"] == 8
     # A client cannot see a token before it was sent; how much later it does is not this test's business.
     assert row["ttft_mean_error"] > 0

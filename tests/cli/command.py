@@ -121,6 +121,24 @@ def manifest_of(folder: Path) -> dict[str, Any]:
     return manifest
 
 
+def ended_by(folder: Path) -> str:
+    """What ended the last step, as the driver saw it: `budget requests`, `complete`."""
+    seen = json.loads((folder / "steps.jsonl").read_text().splitlines()[-1])["observation"]
+    return f"{seen['ended']} {seen['detail']}".strip()
+
+
+def client_bound(folder: Path) -> bool:
+    """Did the run find that this machine was too busy to say anything of the server? Where other programs run beside
+    the tests, or the server within them, that may happen at any time, and is then the right answer."""
+    stop: dict[str, Any] = manifest_of(folder).get("stop") or {}
+    return stop.get("reason") == "client_bound"
+
+
+def went_well(said: Said, folder: Path, *codes: int) -> bool:
+    """Is it one of these exit codes (0 if none is given), or the one of a client that was the limit?"""
+    return said.code in (codes or (0,)) or (said.code == 4 and client_bound(folder))
+
+
 def records_of(folder: Path) -> list[dict[str, Any]]:
     return list(_lines(folder / "requests.jsonl"))
 

@@ -14,7 +14,20 @@ from typing import Any
 import pytest
 
 from loadgen.simulator.scripted import DONE, FIN, ROLE, Action, C, Request, T, ThreadedServer, U, error_reply
-from tests.cli.command import Call, answer, caller, folder_in, generations, manifest_of, records_of, run, serve
+from tests.cli.command import (
+    Call,
+    answer,
+    caller,
+    client_bound,
+    ended_by,
+    folder_in,
+    generations,
+    manifest_of,
+    records_of,
+    run,
+    serve,
+    went_well,
+)
 
 SHAPE = ("--input-len", "32", "--output-len", "4")
 
@@ -55,25 +68,21 @@ class Meter:
         return self.input_tokens + self.output_tokens
 
 
-def stop_of(folder: Path) -> str:
-    reason: str = manifest_of(folder)["stop"]["reason"]
-    return reason
-
-
 # --- requests -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("concurrency", [1, 3, 8])
-@pytest.mark.parametrize("most", [3, 4, 17, 40])
+@pytest.mark.parametrize("most", [3, 4, 29])
 def test_no_more_requests_than_allowed(call: Call, tmp_path: Path, concurrency: int, most: int) -> None:
     meter = Meter()
     with ThreadedServer(meter) as server:
         said = call("run", server.url, *SHAPE, "-c", concurrency, "--max-requests", most)
     folder = folder_in(tmp_path / "results")
     assert meter.requests == most == len(records_of(folder))
-    assert stop_of(folder) == "budget:requests"
+    assert ended_by(folder) == "budget requests"
+    assert client_bound(folder) or manifest_of(folder)["stop"]["reason"] == "budget:requests"
     measured = sum(r["phase"] == "measured" and r["outcome"] == "ok" for r in records_of(folder))
-    assert said.code == (0 if measured else 4), said.err
+    assert went_well(said, folder, 0 if measured else 4), said.err
     assert "Traceback" not in said.err
 
 
@@ -86,7 +95,7 @@ def test_a_budget_that_does_not_reach_for_the_preflight(call: Call, most: int) -
     assert "does not even allow the preflight" in said.err and "raise --max-requests" in said.err
 
 
-@pytest.mark.parametrize(("count", "concurrency"), [(1, 1), (1, 8), (5, 8), (8, 8), (23, 4), (50, 7)])
+@pytest.mark.parametrize(("count", "concurrency"), [(1, 1), (5, 8), (50, 7)])
 @pytest.mark.parametrize("warmup", [None, 0, 3])
 def test_exactly_so_many_requests_are_measured(
     call: Call, tmp_path: Path, count: int, concurrency: int, warmup: int | None
@@ -96,7 +105,7 @@ def test_exactly_so_many_requests_are_measured(
         said = call("run", server.url, *SHAPE, "-c", concurrency, "--requests", count, *more)
         got = len(generations(server.requests))
     records = records_of(folder_in(tmp_path / "results"))
-    assert said.code == 0, said.err
+    assert went_well(said, folder_in(tmp_path / "results")), said.err
     assert len(records) == got
     phases = [record["phase"] for record in records]
     assert phases.count("measured") == count
@@ -115,7 +124,7 @@ def test_exactly_so_many_requests_are_measured(
     [lambda words: words + 8, lambda words: 2 * words + 60, lambda words: 700, lambda words: words * 3 // 2],
     ids=["as asked", "two a word", "whatever the text", "half more"],
 )
-@pytest.mark.parametrize(("concurrency", "most"), [(1, 5000), (4, 6000), (8, 4500)])
+@pytest.mark.parametrize(("concurrency", "most"), [(1, 3500), (8, 4500)])
 def test_no_more_tokens_than_allowed_by_the_servers_own_count(
     call: Call, tmp_path: Path, inputs: Callable[[int], int], concurrency: int, most: int
 ) -> None:
@@ -126,7 +135,7 @@ def test_no_more_tokens_than_allowed_by_the_servers_own_count(
     assert meter.tokens <= most
     largest = max(36, inputs(32) + 4)
     assert meter.tokens > most - 2 * (concurrency + 1) * largest, "…but what was allowed is used"
-    assert stop_of(folder_in(tmp_path / "results")) == "budget:tokens"
+    assert ended_by(folder_in(tmp_path / "results")) == "budget tokens"
 
 
 def test_failed_requests_are_paid_for(call: Call, tmp_path: Path) -> None:
@@ -134,7 +143,7 @@ def test_failed_requests_are_paid_for(call: Call, tmp_path: Path) -> None:
     with ThreadedServer(meter) as server:
         call("run", server.url, *SHAPE, "-c", 4, "--max-tokens", 4000, "--max-error-rate", 1)
     assert meter.tokens <= 4000
-    assert stop_of(folder_in(tmp_path / "results")) == "budget:tokens"
+    assert ended_by(folder_in(tmp_path / "results")) == "budget tokens"
 
 
 @pytest.mark.parametrize("fields", ['{"n": 3}', '{"max_tokens": 40}', '{"max_tokens": 9, "n": 2}'])
@@ -182,7 +191,7 @@ def test_no_more_money_than_allowed(call: Call, tmp_path: Path, most: float, pri
     each = (34 * price[0] + 4 * price[1]) / 1e6
     assert said.code in (0, 4), said.err
     assert most - 6 * each < spent <= most
-    assert stop_of(folder_in(tmp_path / "results")) == "budget:cost"
+    assert ended_by(folder_in(tmp_path / "results")) == "budget cost"
 
 
 # --- time -----------------------------------------------------------------------------------------------------------
@@ -203,10 +212,10 @@ def test_the_whole_run_ends_by_its_time(call: Call, tmp_path: Path, answers: str
         assert len(generations(server.requests)) == len(records_of(folder_in(tmp_path / "results")))
     folder = folder_in(tmp_path / "results")
     assert 0.8 <= manifest_of(folder)["duration_s"] < 3.0
-    assert stop_of(folder) == "budget:time"
+    assert ended_by(folder) == "budget time"
     cut = [record for record in records_of(folder) if record["outcome"] == "cut"]
     assert len(cut) <= 4 and (answers == "at once" or len(cut) == 4)
-    assert said.code == (0 if answers == "at once" else 4)
+    assert went_well(said, folder, 0 if answers == "at once" else 4)
 
 
 @pytest.mark.parametrize("seconds", [0.5, 1.0])
@@ -217,9 +226,9 @@ def test_the_window_is_as_long_as_asked(call: Call, tmp_path: Path, seconds: flo
     (step,) = [json.loads(line) for line in (folder / "steps.jsonl").read_text().splitlines()]
     opened, closed = step["observation"]["window"]["start_ns"], step["observation"]["window"]["end_ns"]
     window = (closed - opened) / 1e9
-    assert said.code == 0, said.err
+    assert went_well(said, folder), said.err
     assert seconds <= window < seconds + 0.5
-    assert manifest_of(folder)["stop"]["reason"] == "max_level"
+    assert ended_by(folder) == "complete"
     measured = [record for record in records_of(folder) if record["phase"] == "measured"]
     assert all(opened <= record["scheduled_ns"] <= closed for record in measured)
 
@@ -227,12 +236,10 @@ def test_the_window_is_as_long_as_asked(call: Call, tmp_path: Path, seconds: flo
 # --- what is announced ----------------------------------------------------------------------------------------------
 
 ANNOUNCED = [
-    ("run", "-c", "1", "--requests", "5"),
     ("run", "-c", "16", "--requests", "30", "--output-len", "1-12"),
     ("run", "-c", "4", "--duration", "600ms"),
     ("run", "-c", "8", "--requests", "20", "--max-tokens", "1500"),
     ("sweep", "--levels", "1,2,5", "--requests", "12"),
-    ("sweep", "--levels", "2,9", "--requests", "9", "--slo", "ttft_p95=1s"),
     ("sweep", "--max-level", "4", "--requests", "30", "--warmup", "0", "--slo", "ttft_p95=1ms"),
     ("sweep", "--max-level", "8", "--factor", "2", "--duration", "300ms"),
 ]
@@ -269,9 +276,7 @@ def test_what_is_announced_is_never_exceeded(call: Call, tmp_path: Path, args: t
     assert {record["concurrency"] for record in load} <= set(announced["levels"]) | set(range(1, 8))
     line = " ".join(said.err.split())
     assert f"at most {announced['requests']:,} requests, {announced['tokens']:,} tokens in and out" in line
-    own = "tokens" if "--max-tokens" in args else None
-    reason = manifest["stop"]["reason"]
-    assert reason == f"budget:{own}" if own else not reason.startswith("budget"), manifest["stop"]
+    assert ended_by(folder) == ("budget tokens" if "--max-tokens" in args else "complete"), manifest["stop"]
 
 
 def test_answers_of_any_length_promise_no_number_of_tokens(call: Call, tmp_path: Path) -> None:
@@ -279,7 +284,7 @@ def test_answers_of_any_length_promise_no_number_of_tokens(call: Call, tmp_path:
     file.write_text("tell me all\n")
     with ThreadedServer(serve(1.0)) as server:
         said = call("run", server.url, "--prompts", file, "-c", 2, "--requests", 4)
-    assert said.code == 0 and "any number of tokens" in said.err
+    assert went_well(said, folder_in(tmp_path / "results")) and "any number of tokens" in said.err
 
 
 # --- concurrency ----------------------------------------------------------------------------------------------------
@@ -304,9 +309,11 @@ def test_levels_are_what_the_server_sees(call: Call, tmp_path: Path) -> None:
 
     with ThreadedServer(handler) as server:
         said = call("sweep", server.url, *SHAPE, "--levels", "1,2,33", "--requests", 70)
-    assert said.code == 0, said.err
-    assert peaks == {"p": 1, "s1": 1, "s2": 2, "s3": 33}
-    assert [level["concurrency"] for level in manifest_of(folder_in(tmp_path / "results"))["levels"]] == [1, 2, 33]
+    folder = folder_in(tmp_path / "results")
+    done = [level["concurrency"] for level in manifest_of(folder)["levels"]]
+    assert went_well(said, folder), said.err
+    assert done == [1, 2, 33][: len(done)] and (len(done) == 3 or client_bound(folder))
+    assert peaks == {"p": 1} | {f"s{i}": level for i, level in enumerate(done, 1)}
 
 
 def test_three_hundred_at_once_under_a_low_soft_limit_of_open_files(tmp_path: Path) -> None:
@@ -318,7 +325,7 @@ def test_three_hundred_at_once_under_a_low_soft_limit_of_open_files(tmp_path: Pa
             *("run", server.url, *SHAPE, "-c", 300, "--requests", 400, "-o", tmp_path / "out", "--json"),
             preexec_fn=lower,
         )
-        assert said.code == 0, said.err
+        assert went_well(said, folder_in(tmp_path / "out")), said.err
         assert server.peak_in_flight == 300
         assert len(generations(server.requests)) == len(records_of(folder_in(tmp_path / "out")))
     assert all(record["outcome"] != "client_error" for record in records_of(folder_in(tmp_path / "out")))

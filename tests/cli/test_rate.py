@@ -11,6 +11,8 @@ import pytest
 from loadgen.simulator.scripted import ThreadedServer
 from tests.cli.command import Call, caller, folder_in, generations, manifest_of, records_of, serve
 
+DONE_OR_BUSY = (0, 4)  # 4: this machine was too busy for the figures to be the server's
+
 
 @pytest.fixture
 def call(capfd: pytest.CaptureFixture[str]) -> Call:
@@ -24,7 +26,7 @@ def test_a_rate_is_measured_logged_and_reported(call: Call, tmp_path: Path) -> N
             "--output-len", 3, "--warmup", 5, "--seed", 7, "--json", "-o", tmp_path,
         )  # fmt: skip
         asked = generations(server.requests)
-    assert said.code in (0, 4), said.err  # 4: this machine was too busy to hold the rate
+    assert said.code in DONE_OR_BUSY, said.err
     step = json.loads(said.out)["steps"][0]
     assert step["request_rate"] == 50.0 and step["max_concurrency"] is None
     assert step["sent"] == 50
@@ -36,13 +38,14 @@ def test_a_rate_is_measured_logged_and_reported(call: Call, tmp_path: Path) -> N
     load = [r for r in records_of(folder) if r["phase"] != "preflight"]
     assert len(asked) == len(records_of(folder))
     due = sorted(r["scheduled_ns"] for r in load)
-    assert {b - a for a, b in zip(due, due[1:], strict=False)} == {20_000_000}, "the schedule is absolute"
+    assert {b - a for a, b in itertools.pairwise(due)} == {20_000_000}, "the schedule is absolute"
     assert all(r["sent_ns"] >= r["scheduled_ns"] for r in load), "never ahead of its time"
     shown = call("report", folder)
     assert shown.code == 0
     assert "50 requests/s asked for" in shown.out and "50/s" in shown.out.split()
     judged = call("report", folder, "--slo", "ttft_p50=10s")
-    assert "50 requests/s hold" in judged.out and judged.code == 0
+    assert judged.code in DONE_OR_BUSY
+    assert ("50 requests/s hold" if judged.code == 0 else "undecided") in judged.out
 
 
 def test_a_limit_in_flight_binds_aloud(call: Call, tmp_path: Path) -> None:
@@ -52,7 +55,7 @@ def test_a_limit_in_flight_binds_aloud(call: Call, tmp_path: Path) -> None:
             "--arrivals", "constant", "--warmup", 0, "-o", tmp_path, "--quiet",
         )  # fmt: skip
         assert server.peak_in_flight <= 4  # it may still be ending two answers when the next two come
-    assert said.code == 0, said.err
+    assert said.code in DONE_OR_BUSY, said.err
     load = [r for r in records_of(folder_in(tmp_path)) if r["phase"] != "preflight"]
     stamps = sorted([(r["sent_ns"], 1) for r in load] + [(r["done_ns"], -1) for r in load])
     assert max(itertools.accumulate(change for _, change in stamps)) == 2

@@ -60,11 +60,10 @@ def test_the_distribution_is_that_of_the_ranked_values(values: list[int]) -> Non
         below = sum(v / 1e3 <= value for v in values)
         assert below >= math.floor(p * len(values)) or (p == 0.99 and len(values) < 300)
     assert lag.p50 in {v / 1e3 for v in values}
-    if len(values) >= 3:
+    if len(values) >= 5:
         assert sum(v / 1e3 >= lag.p99 for v in values) >= 3, "a hiccup or two do not make it"
         assert lag.p99 >= sorted(values)[min(len(values) - 3, math.floor(0.98 * len(values)))] / 1e3
-    assert lag.p50 <= lag.p99 or len(values) < 5
-    assert lag.p99 <= lag.max
+    assert lag.p50 <= lag.p99 <= lag.max
 
 
 @given(delays, st.integers(1, 5_000), st.integers(1, 400))
@@ -200,10 +199,10 @@ async def hold_up(seconds: float, times: int = 1) -> None:
 
 
 def test_a_loop_that_is_held_up_is_seen_to_lag() -> None:
-    health = watched(lambda watch, step: hold_up(0.15, 4))
-    assert health.loop_lag_us is not None and health.loop_lag_us.max > 50_000
-    assert health.loop_lag_us.p99 > 20_000, "three of four or more samples were late"
-    assert health.seconds >= 0.6
+    health = watched(lambda watch, step: hold_up(0.15, 6))
+    assert health.loop_lag_us is not None and health.loop_lag_us.n >= 5, "a look falls into every time it is held up"
+    assert health.loop_lag_us.max > 40_000
+    assert health.seconds >= 0.9
 
 
 def test_only_the_window_counts() -> None:
@@ -219,7 +218,7 @@ def test_only_the_window_counts() -> None:
 
     health = watched(act)
     assert 0.5 < health.seconds < 0.6 + 0.6 + 0.5
-    assert health.loop_lag_us is not None and health.loop_lag_us.n < 40
+    assert health.loop_lag_us is not None and health.loop_lag_us.n < 25
     assert health.refill_lag_us is None, "the only answer came after the window"
 
 

@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 from loadgen.errors import Failure, LogError
 from loadgen.log import codec
 from loadgen.records import (
+    ClientHealth,
     Connect,
     Distribution,
     Estimate,
+    Lag,
     ObjectiveCheck,
     Observation,
     OutputTokens,
@@ -118,10 +120,28 @@ def test_words_no_json_can_hold_still_give_a_line() -> None:
     assert back.error == Failure("server", "a?b", code=str(10**30))
 
 
+HEALTHY = dataclasses.replace(
+    OBSERVATION,
+    health=ClientHealth(
+        stamps="kernel",
+        seconds=12.5,
+        cpu_share=0.0,
+        wait_share=0.25,
+        reads=7,
+        stamped=6,
+        read_lag_us=Lag(6, 1.5, 80.0, 4096.0),
+        gc_pause_max_us=1.5,
+        retransmits=0,
+        descriptors=12,
+        descriptor_limit=1024,
+    ),
+)
 OPEN = dataclasses.replace(OBSERVATION, concurrency=0, rate=12.5, max_in_flight=7, held_back=3, not_dispatched=2)
 
 
-@pytest.mark.parametrize("observation", [OBSERVATION, OPEN, dataclasses.replace(OBSERVATION, window=None, detail="")])
+@pytest.mark.parametrize(
+    "observation", [OBSERVATION, OPEN, HEALTHY, dataclasses.replace(OBSERVATION, window=None, detail="")]
+)
 def test_observations_come_back(observation: Observation) -> None:
     line = codec.encode(codec.step_object(observation))
     assert codec.decode_observation(line) == observation
@@ -132,6 +152,23 @@ def test_observations_of_an_older_log_are_of_closed_loops() -> None:
     for key in ("rate", "max_in_flight", "held_back", "not_dispatched"):
         del line["observation"][key]
     assert codec.decode_observation(line) == OBSERVATION
+
+
+@pytest.mark.parametrize(
+    "health",
+    [{"stamps": "sundial"}, {"stamps": "kernel", "reads": "many"}, {"stamps": "user", "loop_lag_us": {"n": 1}}],
+)
+def test_a_health_that_is_damaged_is_named(health: dict[str, object]) -> None:
+    line = codec.step_object(OBSERVATION)
+    line["observation"]["health"] = health
+    with pytest.raises(LogError):
+        codec.decode_observation(line)
+
+
+def test_a_health_of_a_later_version_is_read_as_far_as_it_is_known() -> None:
+    line = codec.step_object(HEALTHY)
+    line["observation"]["health"]["mood"] = "good"
+    assert codec.decode_observation(line) == HEALTHY
 
 
 def test_stops_come_back() -> None:

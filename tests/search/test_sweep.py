@@ -326,3 +326,37 @@ def test_no_history_runs_for_ever_or_raises(plan: SweepPlan, results: list[Level
 @given(plans, st.lists(st.tuples(st.integers(1, 500), result), max_size=12))
 def test_no_foreign_history_raises(plan: SweepPlan, rows: list[tuple[int, LevelResult]]) -> None:
     decide([replace(r, concurrency=c) for c, r in rows], plan)
+
+
+# --- the client as the limit ----------------------------------------------------------------------------------------
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from("pfmibn"), st.floats(0.5, 1.5)), max_size=8),
+    st.sampled_from([PLAIN, SLO, SweepPlan(levels=tuple(range(1, 20)), has_slo=True)]),
+)
+def test_a_level_that_the_client_limited_ends_the_sweep_and_is_no_plateau(
+    before: list[tuple[str, float]], plan: SweepPlan
+) -> None:
+    """Whatever was measured before, however flat: what is said is that the client was the limit."""
+    history = [level(2**i, kind, 1000.0 * t, half=0.001) for i, (kind, t) in enumerate(before)]
+    bound = replace(level(2 ** len(before), "n", 1000.0), verdict="invalid", detail="no CPU for 98 % of the time")
+    stop = decide([*history, bound], plan)
+    assert isinstance(stop, Stop) and stop.reason == "client_bound"
+    assert "client was the limit" in stop.sentence and "no CPU for 98 % of the time" in stop.sentence
+    assert stop.held != bound.concurrency and stop.broke != bound.concurrency
+    if stop.peak_throughput is not None:
+        assert any(one.output_throughput == stop.peak_throughput for one in history)
+
+
+def test_a_plateau_needs_levels_that_the_server_limited() -> None:
+    flat = [level(c, "n", 1000.0, half=0.001) for c in (1, 2, 4, 8)]
+    found = decide(flat, PLAIN)
+    assert isinstance(found, Stop) and found.reason == "plateau"
+    # A first window in which the client was the limit, and a second one of the same load that is fine.
+    for place in range(4):
+        bound = replace(flat[place], verdict="invalid")
+        again = decide([*flat[:place], bound, *flat[place + 1 :]], PLAIN)
+        if place in (1, 3):  # the levels that are compared are the highest and the one two doublings below
+            assert not (isinstance(again, Stop) and again.reason == "plateau"), place

@@ -1,0 +1,253 @@
+"""One of several processes that share each step's load: what it does, told through a pipe.
+
+It runs the same drivers as a single process, on a `Part` of the step: which requests are its own follows from its
+number; when the window opens and closes it is told, a little ahead, in times of the one clock. Each record is in this
+worker's own file before its slot is refilled; a summary of it goes to the process that decides. When the pipe closes it
+ends at once, wherever it is: nobody is left to tell it anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, replace
+from typing import Any
+
+import anyio
+
+from ..errors import LoadgenError
+from ..records import Prompt, Record
+from ..workload.arrivals import Arrivals, Schedule
+from ..workload.plain import PlainWorkload
+from ..workload.prompts import Calibration, LengthRange
+from .budget import Budget
+from .dialects import DIALECTS
+from .dialects.base import RequestOptions
+from .driver import run_step
+from .exchange import HttpxSender, Timeouts
+from .health import Watch, quiet, tune_process
+from .openloop import run_open_step
+from .pipe import LinePipe, pack
+from .step import Control, Part, StepPlan
+from .transport import Access, open_client
+
+BEAT_S = 0.02  # how often what has happened is told
+LIFE_S = 0.25  # …and that nothing has
+
+
+async def serve(source: int, sink: int, open_log: Callable[[str], Callable[[Record], None]]) -> None:
+    """Do what comes from `source` until it ends; never returns. `open_log` is given the part file's path, and returns
+    what appends a record to it."""
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(_fatal)
+    worker = _Worker(source, sink, open_log)
+    async with anyio.create_task_group() as group:
+        group.start_soon(worker.beat)
+        group.start_soon(worker.work)
+
+
+class _Worker:
+    def __init__(self, source: int, sink: int, open_log: Callable[[str], Callable[[Record], None]]) -> None:
+        self.pipe = LinePipe(source, sink, self._heard, lambda: os._exit(0))
+        self.open_log = open_log
+        self.task: _Task | None = None
+        self.config: Mapping[str, Any] = {}
+        self.zero_ns = 0
+        self._asked: list[Mapping[str, Any]] = []
+        self._news = anyio.Event()
+
+    def _heard(self, message: Any) -> None:
+        if isinstance(message, dict):
+            self._configure(message)
+        elif message[0] == "step":
+            self._asked.append(message[1])
+            self._news.set()
+        elif self.task is not None:
+            self.task.told(message[0], message[1:])
+
+    def _configure(self, config: Mapping[str, Any]) -> None:
+        self.config = config
+        self.zero_ns = config["zero_ns"]
+        self.workload = _workload(config["workload"])
+        tune_process()
+        try:
+            self.append = self.open_log(config["part"])
+            self.pipe.say("ready")
+        except LoadgenError as fault:
+            self.pipe.say("fault", fault.message, fault.remedy)
+        self.pipe.flush()
+
+    async def work(self) -> None:
+        """One step after the other."""
+        while True:
+            await self._news.wait()
+            self._news = anyio.Event()
+            while self._asked:
+                self.task = _Task(self, self._asked.pop(0))
+                over = await self.task.run()
+                self.task = None
+                self.pipe.say("over", over)
+                self.pipe.flush()
+
+    async def beat(self) -> None:
+        said = 0.0
+        while True:
+            await anyio.sleep(BEAT_S)
+            now = time.monotonic()
+            if (self.task is not None and self.task.fresh) or now - said >= LIFE_S:
+                said = now
+                self.tell()
+
+    def tell(self) -> None:
+        """How things stand; then, queued, what has ended. In this order nothing has ended that was not sent."""
+        counters, lines = ({}, []) if self.task is None else self.task.news()
+        self.pipe.say("now", time.monotonic_ns() - self.zero_ns, counters)
+        for line in lines:
+            self.pipe.add(line)
+        self.pipe.flush()
+
+
+class _Task:
+    """A part of one step, from its announcement to its end."""
+
+    def __init__(self, worker: _Worker, asked: Mapping[str, Any]) -> None:
+        self.worker = worker
+        config = worker.config
+        self.plan = StepPlan(enough=lambda progress: False, **asked["plan"])
+        self.control = Control()
+        self.budget = Budget(**asked["budget"])
+        self.arrivals = asked["arrivals"]
+        self.events = bool(asked["events"])
+        self.part = Part(self.plan, self._prompts(asked["nonce"]), self.budget, self.control)
+        self.part.on_done = self._done
+        self.token_log = bool(config["token_log"])
+        self.fresh = False
+        self._lines: list[bytes] = []
+        self._phase = ""
+        self._start_ns: int | None = None
+        self._going = anyio.Event()
+
+    def told(self, kind: str, args: list[Any]) -> None:
+        part = self.part
+        if kind == "go":
+            self._start_ns = args[0]
+            self._going.set()
+        elif kind == "open":
+            part.open_ns, part.sample = args
+        elif kind == "close":
+            part.close_ns = args[0]
+        elif kind == "end":
+            part.drained_s = args[2]
+            part.end(args[0], args[1])
+            self._going.set()
+            part.wake()
+        elif kind == "quit":
+            self.control.quit()
+            self._going.set()
+
+    async def run(self) -> dict[str, Any]:
+        worker, config, plan = self.worker, self.worker.config, self.plan
+        client = open_client(
+            Access(**config["access"]),
+            plan.part(plan.concurrency or plan.most_in_flight or 1),
+            tls=config["tls"],
+            connect_timeout_s=config["timeouts"]["connect"],
+        )
+        async with client:
+            sender = HttpxSender(
+                client,
+                config["url"],
+                DIALECTS[config["endpoint"]],
+                RequestOptions(**config["options"]),
+                zero_ns=worker.zero_ns,
+                timeouts=Timeouts(**config["timeouts"]),
+            )
+            with quiet(), Watch(client, zero_ns=worker.zero_ns) as watch:
+                worker.pipe.say("set")
+                worker.pipe.flush()
+                await self._going.wait()
+
+                def keep(record: Record) -> None:
+                    self._keep(record)
+                    watch.ended(record)
+
+                how: dict[str, Any] = {
+                    "on_record": keep,
+                    "clock": time.monotonic_ns,
+                    "zero_ns": worker.zero_ns,
+                    "on_progress": watch.follow,
+                    "start_ns": (self._start_ns or 0) + worker.zero_ns,
+                    "step": self.part,
+                }
+                if self.arrivals is None:
+                    seen = await run_step(sender, self.part.prompts, plan, **how)
+                else:
+                    seen = await run_open_step(sender, self.part.prompts, plan, self._schedule(), **how)
+        worker.tell()
+        budget = self.budget
+        return {
+            "peak": seen.in_flight_peak,
+            "not_dispatched": seen.not_dispatched,
+            "left": [budget.requests, budget.tokens, budget.cost, budget.excess],
+            "health": asdict(watch.health()),
+        }
+
+    def news(self) -> tuple[dict[str, Any], list[bytes]]:
+        """The counters as they are, and the summaries of what has ended since this was last asked."""
+        part, progress = self.part, self.part.progress
+        now = time.monotonic_ns() - self.worker.zero_ns
+        if self._start_ns is not None and now >= self._start_ns:
+            part.reach(max(now, progress.now_ns))  # phases pass though nothing is sent
+        lines, self._lines, self.fresh = self._lines, [], False
+        return {
+            "measured_sent": progress.measured_sent,
+            "in_flight": progress.in_flight,
+            "held_back": progress.held_back,
+            "passed": part.passed,
+            "ended": part.ended if part.over else None,
+            "detail": part.detail,
+        }, lines
+
+    def _keep(self, record: Record) -> None:
+        try:
+            self.worker.append(record if self.token_log else replace(record, events=None))
+        except LoadgenError as fault:  # what cannot be kept is not sent any more
+            if self.control.state == "go":
+                self.worker.pipe.say("fault", fault.message, fault.remedy)
+            self.control.drain()
+
+    def _done(self, record: Record, start_ns: int, end_ns: int) -> None:
+        self._lines.append(b'["done",%d,%d,%b]' % (start_ns, end_ns, pack(record, events=self.events)))
+        self.fresh = True
+
+    def _prompts(self, nonce: str) -> Iterator[Prompt]:
+        config = self.worker.config
+        calibration = Calibration(**config["calibration"]) if config["calibration"] is not None else None
+        return self.worker.workload.stream(
+            config["seed"], nonce, calibration, worker=self.plan.worker, workers=self.plan.workers
+        )
+
+    def _schedule(self) -> Schedule:
+        kind, shape = self.arrivals
+        assert self.plan.rate is not None
+        return Schedule(
+            Arrivals(kind, shape),
+            self.plan.rate,
+            self.worker.config["seed"],
+            worker=self.plan.worker,
+            workers=self.plan.workers,
+        )
+
+
+def _workload(found: Mapping[str, Any]) -> PlainWorkload:
+    """What of a workload its stream of prompts is made from."""
+    input_len, output_len = (LengthRange(*found[k]) if found[k] else None for k in ("input_len", "output_len"))
+    return PlainWorkload(input_len, output_len, tuple(Prompt(**prompt) for prompt in found["prompts"]))
+
+
+def _fatal(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """A fault in a callback would otherwise be told, and gone on from, as if nothing had been."""
+    loop.default_exception_handler(context)
+    os._exit(1)

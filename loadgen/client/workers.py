@@ -1,0 +1,201 @@
+"""The processes of a run that share its load: started, told, looked after and ended. What they do is `worker`, what is
+decided for them `shared`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+import anyio
+import orjson
+
+from ..errors import LoadgenError
+from ..records import Observation, Record
+from ..workload.arrivals import Schedule
+from ..workload.plain import PlainWorkload
+from ..workload.prompts import Calibration
+from .budget import Budget
+from .dialects.base import RequestOptions
+from .exchange import Timeouts
+from .pipe import LinePipe
+from .shared import TICK_S, Shared, Worker
+from .step import Control, Progress, StepPlan
+from .transport import Access
+
+COMMAND = (sys.executable, "-m", "loadgen.worker")
+START_S = 60.0  # until a process must have started; a slow disk's imports take their time
+
+
+def configuration(
+    url: str,
+    endpoint: str,
+    *,
+    access: Access,
+    options: RequestOptions,
+    timeouts: Timeouts,
+    workload: PlainWorkload,
+    calibration: Calibration | None,
+    seed: int,
+    token_log: bool = True,
+) -> dict[str, Any]:
+    """What a worker needs to know of the run, as JSON has it. It may hold secrets."""
+    lengths = {"input_len": workload.input_len, "output_len": workload.output_len}
+    return {
+        "url": url,
+        "endpoint": endpoint,
+        "tls": url.startswith("https") or access.proxy is not None,
+        "access": asdict(access),
+        "options": asdict(options),
+        "timeouts": asdict(timeouts),
+        "workload": {
+            **{name: None if length is None else [length.low, length.high] for name, length in lengths.items()},
+            "prompts": [asdict(prompt) for prompt in workload.prompts],
+        },
+        "calibration": None if calibration is None else asdict(calibration),
+        "seed": seed,
+        "token_log": token_log,
+    }
+
+
+class Fleet:
+    """The workers of a run. `configuration` is what each needs to know, but for its number and its part file's path,
+    which `part_of` gives; it may hold secrets, and goes nowhere but through the pipe. Use as a context manager."""
+
+    def __init__(self, configuration: Mapping[str, Any], part_of: Callable[[int], str], *, zero_ns: int) -> None:
+        self._configuration = configuration
+        self._part_of = part_of
+        self._zero = zero_ns
+        self._workers: list[Worker] = []
+        self._shared: Shared | None = None
+
+    async def __aenter__(self) -> Fleet:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """End every worker: each ends by itself when its pipe closes, or is killed."""
+        for worker in self._workers:
+            if worker.pipe is not None:
+                worker.pipe.close()
+        end = time.monotonic() + 1.0
+        for worker in self._workers:
+            while worker.process.poll() is None and time.monotonic() < end:
+                with anyio.CancelScope(shield=True):
+                    await anyio.sleep(0.005)
+            worker.process.kill()
+            worker.process.wait()
+            worker.said.close()
+
+    @property
+    def processes(self) -> list[subprocess.Popen[bytes]]:
+        return [worker.process for worker in self._workers]
+
+    @property
+    def parts(self) -> list[str]:
+        """The workers' files, of those that were started."""
+        return [self._part_of(worker.number) for worker in self._workers]
+
+    def now(self) -> int:
+        return time.monotonic_ns() - self._zero
+
+    async def grow(self, n: int) -> None:
+        """Have at least `n` workers, started and configured. Raises LoadgenError where one does not start."""
+        for number in range(len(self._workers), n):
+            self._start(number)
+        with anyio.move_on_after(START_S):
+            while not all(worker.ready or worker.lost or worker.faults for worker in self._workers):  # noqa: ASYNC110
+                await anyio.sleep(TICK_S)
+        for worker in self._workers:
+            if worker.faults:
+                raise worker.faults[0]
+            if not worker.ready:
+                raise LoadgenError(
+                    f"{worker.lost or f'worker {worker.number + 1} did not start within {START_S:g} s'}",
+                    "measure with --workers 1, or see whether this machine has the memory and processes to spare",
+                )
+
+    def _start(self, number: int) -> None:
+        source, their_sink = os.pipe()
+        their_source, sink = os.pipe()
+        said = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the fleet
+        process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
+            COMMAND, stdin=their_source, stdout=their_sink, stderr=said, start_new_session=True
+        )
+        os.close(their_source)
+        os.close(their_sink)
+        worker = Worker(number, process, said, self.now())
+        worker.pipe = LinePipe(source, sink, lambda m: self._heard(worker, m), lambda: self._gone(worker))
+        self._workers.append(worker)
+        settings = {**self._configuration, "zero_ns": self._zero, "part": self._part_of(number)}
+        worker.pipe.add(orjson.dumps(settings))
+        worker.pipe.flush()
+
+    async def measure(
+        self,
+        plan: StepPlan,
+        workers: int,
+        *,
+        nonce: str,
+        on_record: Callable[[Record], None],
+        budget: Budget | None = None,
+        control: Control | None = None,
+        schedule: Schedule | None = None,
+        events: bool = False,
+        on_progress: Callable[[Progress], None] | None = None,
+        on_fault: Callable[[LoadgenError], None] = lambda fault: None,
+    ) -> Observation:
+        """Run one step, shared by the first `workers` of the fleet, to its end, and return what was seen.
+
+        `nonce` is that of the step's prompts. `schedule` (the whole one) makes it an open loop. `on_record` gets each
+        request as it has ended, when it is in its worker's file, with its events only if `events`. `on_fault` gets what
+        a worker could not write, which voids the step. The rest is as in `driver.run_step`.
+        """
+        team = self._workers[:workers]
+        shared = Shared(team, plan, schedule, budget or Budget(), control or Control(), self.now, on_record, on_fault)
+        if on_progress is not None:
+            on_progress(shared.step.progress)
+        self._shared = shared
+        shared.control.on_quit.append(shared.quit)
+        try:
+            return await shared.run(nonce, events)
+        finally:
+            shared.control.on_quit.remove(shared.quit)
+            self._shared = None
+
+    def _heard(self, worker: Worker, message: Any) -> None:
+        kind = message[0]
+        if kind == "now":
+            worker.beat_ns = max(worker.beat_ns, message[1])
+        elif kind == "ready":
+            worker.ready = True
+        elif kind == "fault":
+            worker.faults.append(LoadgenError(*message[1:]))
+        if self._shared is not None and worker in self._shared.team:
+            self._shared.heard(worker, message)
+
+    def _gone(self, worker: Worker) -> None:
+        """The pipe has ended, and with it the process."""
+        if not worker.lost:
+            worker.lost = f"worker {worker.number + 1} of {len(self._workers)} {_how(worker)}"
+        if self._shared is not None:
+            self._shared.changed()
+
+
+def _how(worker: Worker) -> str:
+    """How a process that has gone came to its end, with the last line it wrote."""
+    try:
+        code = worker.process.wait(1.0)
+    except subprocess.TimeoutExpired:
+        return "closed its pipe"
+    if code < 0:
+        return f"was killed ({signal.Signals(-code).name})"
+    worker.said.seek(0)
+    lines = worker.said.read()[-2000:].decode("utf-8", "replace").strip().splitlines()
+    return f"ended by itself (exit {code}{': ' + lines[-1] if lines else ''})"

@@ -1,0 +1,32 @@
+"""`python -m loadgen.worker`: one of several processes that share a run's load. It is started, and spoken to, by
+`client.workers`; all it needs to know comes through its standard input."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import anyio
+
+from .client.worker import serve
+from .log.append import Lines
+from .records import Record
+
+
+def open_part(path: str) -> Callable[[Record], None]:
+    return Lines(Path(path)).append
+
+
+def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is passed on as what it means
+    source, sink = os.dup(0), os.dup(1)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.dup2(2, 1)  # what is printed by mistake does not end up between the lines
+    anyio.run(serve, source, sink, open_part)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+"""A whole run keeps what its client said of itself, and says it again from the log."""
+
+from __future__ import annotations
+
+import gc
+import json
+from pathlib import Path
+
+import pytest
+
+from loadgen.client.transport import Access
+from loadgen.log.store import open_run
+from loadgen.simulator.scripted import ThreadedServer
+from tests.cli.command import Call, caller, folder_in, manifest_of, serve
+
+RUN = ("--input-len", "16", "--output-len", "8", "-c", "4", "--duration", "0.6s", "--json")
+
+
+@pytest.fixture
+def call(capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("LOADGEN_API_KEY", raising=False)
+    return caller(capfd)
+
+
+def test_a_run_tells_and_keeps_how_its_client_fared(call: Call, tmp_path: Path) -> None:
+    before = (gc.isenabled(), gc.get_freeze_count(), list(gc.callbacks))
+    with ThreadedServer(serve(20)) as server:
+        said = call("run", server.url, *RUN, "-o", tmp_path / "results")
+    assert said.code in (0, 4), said.err  # a busy machine may well have been the limit here
+    assert (gc.isenabled(), gc.get_freeze_count(), list(gc.callbacks)) == before
+
+    step = json.loads(said.out)["steps"][0]
+    client = step["client"]
+    assert client["seconds"] > 0.3 and client["loop_lag_us"]["n"] > 0 and client["refill_lag_us"]["n"] > 0
+    assert client["descriptors"] > 3
+    assert 0 < step["error_bounds_ms"]["ttft"]["p50"] <= step["error_bounds_ms"]["ttft"]["p99"] + 50
+    assert (step["verdict"] == "invalid") == (step["client_limit"] is not None)
+
+    folder = folder_in(tmp_path / "results")
+    whose = client["stamps"]
+    assert manifest_of(folder)["clock"]["source"] == whose
+    if Access().transport == "kernel" and whose == "kernel":
+        assert client["reads"] >= client["stamped"] > 0 and client["read_lag_us"]["n"] == client["stamped"]
+    kept = open_run(folder).observations[0].health
+    assert kept is not None and kept.loop_lag_us is not None and kept.loop_lag_us.n == client["loop_lag_us"]["n"]
+
+    again = call("report", folder)
+    assert again.code == 0, again.err
+    assert "error     the client added at most" in again.out
+    assert json.loads(call("report", folder, "--json").out)["steps"][0]["error_bounds_ms"] == step["error_bounds_ms"]

@@ -30,7 +30,7 @@ from loadgen.search.sweep import SweepPlan
 from loadgen.simulator.engine import EngineConfig
 from loadgen.simulator.process import SimulatorProcess
 
-UNDISTURBED_WAIT = 0.01  # of the window, ready to run without a CPU
+UNDISTURBED_WAIT = 0.03  # of the window, ready to run without a CPU
 UNDISTURBED_STEAL = 0.01
 NEIGHBOUR = """
 import os, sys, time

@@ -39,8 +39,8 @@ An error is what the client reported minus the same statistic of the same reques
 client added. *One gap* is how far single inter-token gaps were off, for clients whose output holds them. CPU is that of
 all its processes from the first request to the last token; an event is a token. Start-up is the time to the first
 request, loading and preflight included. *Others on its core* is what else ran there: trust rows with much of it less.
-A starved client reads several events at once, which lowers its CPU an event. Medians of {rounds} interleaved rounds,
-one core for the server and one for the client.
+A starved client reads several events at once, which lowers its CPU an event. RSS is the largest sum over its
+processes. Medians of {rounds}, with one core for the server and one for the client.
 
 `vllm bench serve` counts the time from the role chunk to the first token, and from the last token to the finish reason,
 as two more gaps, so its mean ITL is too small by 2 in {gaps}. inference-perf tokenizes the text again, which here is
@@ -114,7 +114,9 @@ def section(
         "",
         f"Versions: {facts['versions']}.",
         "",
-        EXPLANATION.format(rounds=rounds, gaps=loads[0].tokens + 1),
+        EXPLANATION.format(
+            rounds="one round" if rounds == 1 else f"{rounds} interleaved rounds", gaps=loads[0].tokens + 1
+        ),
     ]
     for load in loads:
         clients = rows.get(load.name)

@@ -14,7 +14,7 @@ import click
 
 from ..errors import UsageError
 from .sections import section
-from .values import Count, Duration, Header, JsonObject, Number, Pair, Share, Whole
+from .values import Count, Duration, Header, JsonObject, Number, Pair, Share, Whole, Workers
 
 if TYPE_CHECKING:
     from ..runner import RunConfig
@@ -143,11 +143,21 @@ _OUTPUT = section(
 )
 
 
+_WORKERS = click.option(
+    "--workers",
+    type=Workers(),
+    default="auto",
+    show_default=True,
+    metavar="auto|N",
+    help="Processes that share the load; auto: one, or as many as it needs.",
+)
+
+
 def shared(*load: Callable[[Any], Any]) -> Callable[[F], F]:
     """All flags of a measuring verb: its own, which say the load, among those that all of them take."""
 
     def decorate(function: F) -> F:
-        own = section("Load", *load)
+        own = section("Load", *load, _WORKERS)
         for group in (_OUTPUT, _ACCESS, _REQUEST, _BUDGETS, _LENGTH, _WORKLOAD, own, _TARGET):
             function = group(function)
         return function
@@ -170,6 +180,11 @@ def run_config(
             raise UsageError(f"--{names[0]} and --{names[1]} exclude each other", "leave one of the two out")
     if not flags["output"]:
         raise UsageError("--output is empty", "give a folder, or - to stream the log to stdout")
+    if flags["output"] == "-" and flags["workers"] > 1:
+        raise UsageError(
+            "--output - streams the log of one process, but --workers asks for more",
+            "give a folder to --output, or leave --workers out",
+        )
     price = _price(flags["price"])
     if flags["max_cost"] is not None and price is None:
         raise UsageError("--max-cost needs prices", "add --price IN/OUT per million tokens, as in --price 0.15/0.60")
@@ -213,6 +228,7 @@ def run_config(
         describe=dict(flags["describe"]),
         token_log=flags["token_log"],
         output=flags["output"],
+        workers=flags["workers"] or None,
         simulator=simulator,
         command=redacted_command(sys.argv[1:]),
     )

@@ -74,6 +74,20 @@ class Whole(click.ParamType[int]):
         return number
 
 
+class Workers(Whole):
+    """A whole number of at least one; `auto` is 0."""
+
+    name = "auto|N"
+
+    def __init__(self) -> None:
+        super().__init__(1, 1024)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if str(value).strip().lower() == "auto":
+            return 0
+        return super().convert(value, param, ctx)
+
+
 class Number(click.ParamType[float]):
     """A finite number above `above`, or from `low` to `high`."""
 

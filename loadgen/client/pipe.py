@@ -134,6 +134,8 @@ def unpack(values: Sequence[Any]) -> Record:
     for name, kind in _PARTS.items():
         if found[name] is not None:
             found[name] = kind(**found[name])
+    if found["events"] is not None:
+        found["events"].bounded[:] = [(index, bound_us) for index, bound_us in found["events"].bounded]
     found["flags"] = tuple(found["flags"])
     return Record(**found)
 

@@ -28,7 +28,7 @@ class Looks:
         self._concurrency = concurrency
         self._sizes = rule.look_sizes(concurrency)
         self._rows = rows
-        self._needs_events = any(objective.metric == "itl" for objective in slo.objectives)
+        self.needs_events = any(objective.metric == "itl" for objective in slo.objectives)
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="look")
         self._look: Future[bool] | None = None
         self._decided: LevelResult | None = None
@@ -67,7 +67,7 @@ class Looks:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def _known(self, rows: ColumnBuilder, window: Window) -> bool:
-        table = rows.columns(events=self._needs_events)
+        table = rows.columns(events=self.needs_events)
         if self._slo:
             summary = summarise(table, int(table.step[0]), self._slo, looks=self.planned)
             # One objective broken for certain is enough. Failures are the driver's to judge, request by request.

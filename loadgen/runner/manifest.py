@@ -84,6 +84,7 @@ def opening_manifest(
             "warmup": config.warmup,
             "drain_s": config.drain_s,
             "max_error_rate": config.max_error_rate,
+            "workers": config.workers or "auto",
         },
         "slo": {
             "objectives": [objective.text for objective in config.slo.objectives],

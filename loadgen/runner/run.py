@@ -11,43 +11,37 @@ import random
 import secrets
 import signal
 import time
-from collections import Counter
-from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
 import anyio
 import anyio.abc
-import httpx
 import orjson
 
 from ..analysis import summarise
 from ..client.dialects import DIALECTS
-from ..client.dialects.base import Dialect, RequestOptions
-from ..client.driver import Control, Progress, StepPlan, run_step
-from ..client.exchange import HttpxSender
-from ..client.health import Watch, quiet, stamps_of, tune_process
-from ..client.openloop import run_open_step
+from ..client.driver import Control, Progress, StepPlan
+from ..client.health import stamps_of, tune_process
 from ..client.preflight import Prepared, preflight, shape_prompt, wait_ready
 from ..client.remedies import PreflightError
 from ..client.target import Target, resolve
-from ..client.transport import open_client
-from ..errors import Exit, LoadgenError, ReaderGoneError, TargetError, UsageError
+from ..errors import LoadgenError, TargetError
 from ..log.columns import ColumnBuilder
-from ..log.store import RunFolder, Sink, StreamLog, check_folder
-from ..records import FAILED_OUTCOMES, LevelResult, NextLevel, Prompt, Record, StepSummary, Stop
+from ..log.store import check_folder
+from ..records import LevelResult, NextLevel, Record, StepSummary, Stop
 from ..search.effort import baseline_rule, rate_warmup_s, step_rule
 from ..search.rate import settle_rate
 from ..search.sweep import decide
 from ..search.verdict import judge
-from ..workload.arrivals import Schedule
-from ..workload.plain import PlainWorkload, plain_workload
-from ..workload.prompts import count_words
 from . import host
 from .budgets import announced, budget_of, unloaded_s
 from .config import Finished, Nobody, Opening, RunConfig, Watcher
+from .ending import InterruptedRunError, exit_code, signal_code
+from .journal import Journal, LoggedSender
 from .looks import Looks
 from .manifest import closing_manifest, opening_manifest
+from .setting import Setting, options_of, workload_of
+from .steps import Steps
 
 PREFLIGHT_CONNECTIONS = 4
 CLOCKS = {"kernel": "kernel stamps", "user": "user stamps, taken as each read returns"}
@@ -96,18 +90,22 @@ class _Run:
         self.target = resolve(config.url, config.endpoint)
         self.dialect = DIALECTS[self.target.endpoint]
         choice = config.workload
-        self.workload = _workload(config)
-        self.seed = choice.seed if choice.seed is not None else random.randrange(1 << 32)
-        self.nonce = secrets.token_hex(4)
+        self.workload = workload_of(config)
         self.started_epoch_ns = time.time_ns()
-        self.zero_ns = time.monotonic_ns()
+        self.setting = Setting(
+            config,
+            self.target,
+            self.workload,
+            seed=choice.seed if choice.seed is not None else random.randrange(1 << 32),
+            nonce=secrets.token_hex(4),
+            zero_ns=time.monotonic_ns(),
+        )
         self.control = Control()
         self.preparing = anyio.CancelScope()
         self.interrupted: signal.Signals | None = None
-        self.fault: LoadgenError | None = None
-        self.unlogged: list[Record] = []
-        self.outcomes: Counter[str] = Counter()
-        self.sink: Sink | None = None
+        shape = f"{self.workload.input_len}-{self.workload.output_len}"
+        name = f"{config.verb}-{shape if self.workload.sized else self.workload.source}"
+        self.journal = Journal(config.output, name)
         self.manifest: dict[str, Any] = {}
         self.levels: list[tuple[int, LevelResult]] = []
         self.summaries: list[StepSummary] = []
@@ -121,22 +119,16 @@ class _Run:
         self.most_in_flight = host.most_connections() if config.open_loop is not None else max(self._planned_levels())
         if config.open_loop is not None and config.open_loop.max_in_flight is not None:
             self.most_in_flight = config.open_loop.max_in_flight
-        host.raise_descriptor_limit(self.most_in_flight)
+        host.raise_descriptor_limit(-(-self.most_in_flight // (config.workers or 1)))
 
     # --- before any load --------------------------------------------------------------------------------------------
 
     async def prepare(self) -> Prepared:
         """Preflight, with its requests already in the log. Raises TargetError, in one sentence, where it fails."""
         config = self.config
-        options = RequestOptions(
-            model=config.model or "",
-            force_length=config.force_length,
-            temperature=config.sampling.get("temperature"),
-            top_p=config.sampling.get("top_p"),
-            extra_body=config.extra_body,
-        )
+        options = options_of(config, config.model or "")
         ids = itertools.count(1)
-        async with self._client(PREFLIGHT_CONNECTIONS) as client:
+        async with self.setting.client(PREFLIGHT_CONNECTIONS) as client:
 
             async def attempt() -> Prepared:
                 prepared = await preflight(
@@ -145,8 +137,13 @@ class _Run:
                     options,
                     self.workload,
                     client=client,
-                    make_sender=lambda chosen, dialect: _Logged(self, self._sender(client, dialect, chosen)),
-                    nonce=self.nonce,
+                    make_sender=lambda chosen, dialect: LoggedSender(
+                        self.setting.sender(client, dialect, chosen),
+                        self.journal,
+                        self.budget,
+                        sized=self.workload.sized,
+                    ),
+                    nonce=self.setting.nonce,
                     ids=ids,
                     proxy=config.access.proxy_for(self.target.url),
                 )
@@ -168,7 +165,7 @@ class _Run:
                 self._failed(error)
                 raise
         if self.interrupted is not None:
-            stopped: LoadgenError = _InterruptedError(self.interrupted)
+            stopped: LoadgenError = InterruptedRunError(self.interrupted)
         else:
             stopped = TargetError(
                 f"the preflight of {self.target.display()} did not end within --max-time",
@@ -188,19 +185,19 @@ class _Run:
             config,
             prepared,
             self.workload,
-            seed=self.seed,
-            nonce=self.nonce,
+            seed=self.setting.seed,
+            nonce=self.setting.nonce,
             started_epoch_ns=self.started_epoch_ns,
             forecast=expected,
             rule=self.rule,
             clock=self.clock,
         )
-        self._log().write_manifest(self.manifest)
+        self.journal.log().write_manifest(self.manifest)
         self.watcher.opened(
             Opening(
                 target=prepared.target.display(),
                 facts=facts,
-                workload=f"{self.workload.describe()} · seed {self.seed}",
+                workload=f"{self.workload.describe()} · seed {self.setting.seed}",
                 clock=CLOCKS[self.clock],
                 plan=expected.describe(),
                 seconds=expected.seconds,
@@ -215,20 +212,29 @@ class _Run:
         """Step after step until the search, a limit or a signal ends it; then the answer and the exit code."""
         error: LoadgenError | None = None
         stop: Stop
+        steps = Steps(
+            self.setting,
+            prepared,
+            log=self.journal.log(),
+            budget=self.budget,
+            control=self.control,
+            on_record=self._ended,
+        )
         try:
-            while True:
-                decision = self._decide()
-                if isinstance(decision, Stop):
-                    stop = decision
-                    break
-                await self._step(prepared, decision)
-                host.release_memory()  # the step's rows
+            async with steps:
+                while True:
+                    decision = self._decide()
+                    if isinstance(decision, Stop):
+                        stop = decision
+                        break
+                    await self._step(steps, decision)
+                    host.release_memory()  # the step's rows
         except LoadgenError as fault:  # the log cannot be written
             error = fault
             stop = Stop("interrupted", None, None, None, f"stopped by a fault: {fault.message}")
         return self._finish(stop, error)
 
-    async def _step(self, prepared: Prepared, level: NextLevel) -> None:
+    async def _step(self, steps: Steps, level: NextLevel) -> None:
         config = self.config
         number = len(self.levels) + 1
         # The first level of a climb shows the server without load: it is shorter, and not judged where it decides
@@ -237,31 +243,6 @@ class _Run:
         rule = baseline_rule(self.rule) if first else self.rule
         rows = ColumnBuilder(ids=False)
         looks = Looks(rule, config.slo, level.concurrency, rows)
-        log = self._log()
-
-        def keep(record: Record) -> None:
-            if not config.token_log:
-                record = replace(record, events=None)
-            try:
-                log.append(record)
-            except LoadgenError as fault:  # what cannot be kept is not sent any more
-                self.fault = self.fault or fault
-                if isinstance(fault, ReaderGoneError):
-                    self.control.quit()
-                self.control.drain()
-            rows.add(record)
-            self.outcomes[record.outcome] += 1
-            self.watcher.request_ended(record)
-            watch.ended(record)
-
-        def started(progress: Progress) -> None:
-            watch.follow(progress)
-            self.watcher.step_started(
-                progress,
-                level.why,
-                lambda: rule.share_done(progress.concurrency, progress.measured_done, progress.window_s),
-            )
-
         plan = StepPlan(
             step=number,
             concurrency=level.concurrency,
@@ -272,37 +253,38 @@ class _Run:
             drain_s=config.drain_s,
             max_error_rate=config.max_error_rate,
         )
-        how: dict[str, Any] = {
-            "on_record": keep,
-            "clock": time.monotonic_ns,
-            "zero_ns": self.zero_ns,
-            "budget": self.budget,
-            "control": self.control,
-            "on_progress": started,
-        }
-        async with self._client(level.concurrency or self.most_in_flight) as client:
-            sender = self._sender(client, self.dialect, prepared.options)
-            prompts = self._prompts(prepared, number)
-            with quiet(), Watch(client, zero_ns=self.zero_ns) as watch:
-                if config.open_loop is not None:
-                    schedule = Schedule(config.open_loop.arrivals, config.open_loop.rate, self.seed)
-                    observation = await run_open_step(sender, prompts, self._open_plan(plan), schedule, **how)
-                else:
-                    observation = await run_step(sender, prompts, plan, **how)
-        looks.close()
-        if self.fault is not None:
-            raise self.fault
-        observation = replace(observation, health=watch.health())
-        summary = summarise(rows.columns(), number, config.slo, observation, looks=looks.planned)
+        if config.open_loop is not None:
+            plan = self._open_plan(plan)
+
+        def started(progress: Progress) -> None:
+            self.watcher.step_started(
+                progress,
+                level.why,
+                lambda: rule.share_done(progress.concurrency, progress.measured_done, progress.window_s),
+            )
+
+        workers = steps.workers(plan, self.request_s)
+        try:
+            observation, whole = await steps.measure(
+                plan, rows, workers, events=looks.needs_events, on_progress=started
+            )
+        finally:
+            looks.close()
+        summary = summarise(whole.columns(), number, config.slo, observation, looks=looks.planned)
         e2e = summary.latency.get("e2e")
         if e2e is not None and e2e.mean is not None:
             self.request_s = e2e.mean.value / 1e3
+        log = self.journal.log()
         log.append_step(observation, summary)
         log.sync()
         result = looks.settle(judge(summary, config.slo, max_error_rate=config.max_error_rate, baseline=first))
         self.levels.append((number, result))
         self.summaries.append(summary)
         self.watcher.step_ended(summary, result)
+
+    def _ended(self, record: Record) -> None:
+        self.journal.outcomes[record.outcome] += 1
+        self.watcher.request_ended(record)
 
     def _decide(self) -> NextLevel | Stop:
         """The search's decision; what ends a run from outside comes before it."""
@@ -322,16 +304,16 @@ class _Run:
         return decide(history, plan)
 
     def _finish(self, stop: Stop, error: LoadgenError | None) -> Finished:
-        seconds = (time.monotonic_ns() - self.zero_ns) / 1e9
+        seconds = (time.monotonic_ns() - self.setting.zero_ns) / 1e9
         status: Literal["complete", "interrupted", "failed"] = "complete"
         if error is not None:
             status, code = "failed", error.exit_code
         elif self.interrupted is not None:
-            status = "interrupted"
-            code = Exit.TERMINATED if self.interrupted == signal.SIGTERM else Exit.INTERRUPTED
+            status, code = "interrupted", signal_code(self.interrupted)
         else:
-            code = self._exit_code(stop)
-        log = self._log()
+            results = [result for _, result in self.levels]
+            code = exit_code(stop, self.summaries, results, has_slo=bool(self.config.slo))
+        log = self.journal.log()
         self.manifest = closing_manifest(
             self.manifest,
             status=status,
@@ -357,45 +339,11 @@ class _Run:
             stop,
             tuple(self.summaries),
             tuple(result for _, result in self.levels),
-            dict(self.outcomes),
+            dict(self.journal.outcomes),
             self.manifest,
         )
 
-    def _exit_code(self, stop: Stop) -> Exit:
-        ok = sum(summary.requests.get("ok", 0) for summary in self.summaries)
-        if not ok and (any(summary.failed for summary in self.summaries) or stop.reason == "errors"):
-            return Exit.TARGET
-        if not ok:  # the budget ended before anything was measured
-            return Exit.UNDECIDED
-        if stop.reason == "errors":
-            return Exit.NO
-        if stop.reason == "client_bound":
-            return Exit.UNDECIDED
-        if self.config.slo and stop.held is None:
-            undecided = all(result.verdict in ("inconclusive", "marginal", "baseline") for _, result in self.levels)
-            return Exit.UNDECIDED if undecided else Exit.NO
-        return Exit.DONE
-
     # --- parts ------------------------------------------------------------------------------------------------------
-
-    def _client(self, connections: int) -> Any:
-        return open_client(
-            self.config.access,
-            connections,
-            tls=self.target.url.startswith("https") or self.config.access.proxy is not None,
-            connect_timeout_s=self.config.timeouts.connect,
-        )
-
-    def _sender(self, client: httpx.AsyncClient, dialect: Dialect, options: RequestOptions) -> HttpxSender:
-        return HttpxSender(
-            client, self.target.url, dialect, options, zero_ns=self.zero_ns, timeouts=self.config.timeouts
-        )
-
-    def _prompts(self, prepared: Prepared, step: int) -> Iterator[Prompt]:
-        """A step's endless stream: each replays the same lengths, so that levels are compared on equal work, with a
-        text of its own, so that none finds the prefix cache warmed by another."""
-        nonce = f"seed {self.seed}" if self.config.workload.same_text else self.nonce
-        return self.workload.stream(self.seed, f"{nonce}-{step}", prepared.calibration)
 
     def _open_plan(self, plan: StepPlan) -> StepPlan:
         """The same step as an open loop. Without a number it warms up for a time, and at least one request."""
@@ -421,93 +369,20 @@ class _Run:
             levels.append(min(plan.max_level, max(levels[-1] + 1, round(levels[-1] * plan.factor))))
         return tuple(levels)
 
-    def _log(self) -> Sink:
-        """The run's log, made when there is first something to keep: a wrong address leaves no folder behind."""
-        if self.sink is None:
-            if self.config.output == "-":
-                self.sink = _Stream()
-            else:
-                self.sink = RunFolder.create(self.config.output, self._name())
-        return self.sink
-
-    def _name(self) -> str:
-        if self.workload.sized:
-            return f"{self.config.verb}-{self.workload.input_len}-{self.workload.output_len}"
-        return f"{self.config.verb}-{self.workload.source}"
-
     def _failed(self, error: LoadgenError) -> None:
-        if self.sink is not None:
-            status = "interrupted" if isinstance(error, _InterruptedError) else "failed"
-            self.sink.write_manifest({**self.manifest, "status": status, "error": str(error)})
-            self.sink.close()
-
-
-class _Stream(StreamLog):
-    """The log on stdout, for whom a reader that has gone is the end of the run."""
-
-    def _write(self, kind: str, obj: Mapping[str, Any]) -> None:
-        try:
-            super()._write(kind, obj)
-        except BrokenPipeError as error:
-            raise ReaderGoneError from error
-
-
-class _Logged:
-    """A sender that logs each preflight request as it ends, once the server has answered one."""
-
-    def __init__(self, run: _Run, inner: HttpxSender) -> None:
-        self._run = run
-        self._inner = inner
-
-    async def send(self, spec: Any, scheduled_ns: int) -> Record:
-        run, prompt = self._run, spec.prompt
-        if run.workload.sized and prompt.input_tokens is None:
-            # Text made to learn what a word costs: common words, nearly all of them one token.
-            prompt = replace(prompt, input_tokens=2 * count_words(prompt.text))
-        if not run.budget.take(spec.id, prompt):
-            raise UsageError(
-                f"the budget of {run.budget.spent} does not even allow the preflight",
-                f"raise --max-{run.budget.spent}",
-            )
-        record = await self._inner.send(spec, scheduled_ns)
-        run.budget.settle(record)
-        run.unlogged.append(record)
-        run.outcomes[record.outcome] += 1
-        if record.outcome not in FAILED_OUTCOMES or run.sink is not None:
-            log = run._log()
-            for one in run.unlogged:
-                log.append(one)
-            run.unlogged.clear()
-        return record
-
-    def cut(self, outcome: Literal["cut", "cancelled"]) -> None:
-        self._inner.cut(outcome)
-
-
-class _InterruptedError(LoadgenError):
-    """A signal came before the first step."""
-
-    def __init__(self, number: signal.Signals | None) -> None:
-        super().__init__("interrupted before any load was sent")
-        self.exit_code = Exit.TERMINATED if number == signal.SIGTERM else Exit.INTERRUPTED
-
-
-def _workload(config: RunConfig) -> PlainWorkload:
-    return plain_workload(config.workload.input_len, config.workload.output_len, config.workload.prompts)
+        sink = self.journal.sink
+        if sink is not None:
+            status = "interrupted" if isinstance(error, InterruptedRunError) else "failed"
+            sink.write_manifest({**self.manifest, "status": status, "error": str(error)})
+            sink.close()
 
 
 def dry_run(config: RunConfig) -> dict[str, Any]:
     """The address and the body that a run would send first, without sending anything at all."""
     target: Target = resolve(config.url, config.endpoint)
-    workload = _workload(config)
+    workload = workload_of(config)
     dialect = DIALECTS[target.endpoint]
-    options = RequestOptions(
-        model=config.model or "<from /v1/models>",
-        force_length=config.force_length,
-        temperature=config.sampling.get("temperature"),
-        top_p=config.sampling.get("top_p"),
-        extra_body=config.extra_body,
-    )
+    options = options_of(config, config.model or "<from /v1/models>")
     body = dialect.body(shape_prompt(workload, None, None, "00000000"), options)
     return {
         "method": "POST",

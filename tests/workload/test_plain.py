@@ -71,10 +71,10 @@ def test_prompts_file_of_every_kind_of_line(tmp_path: Path) -> None:
     assert workload.manifest()["prompts"] == 7
 
 
-def test_prompts_are_cycled_in_order_and_streams_begin_apart(tmp_path: Path) -> None:
+def test_prompts_are_cycled_in_order_and_dealt_to_workers(tmp_path: Path) -> None:
     workload = plain_workload(prompts_file=write(tmp_path / "p.txt", "a\n\n b \nc"))
     assert [p.text for p in islice(workload.stream(1, "n"), 7)] == ["a", "b", "c", "a", "b", "c", "a"]
-    assert [p.text for p in islice(workload.stream(2, "m", stream=1), 4)] == ["b", "c", "a", "b"]
+    assert [p.text for p in islice(workload.stream(2, "m", worker=1, workers=2), 4)] == ["b", "a", "c", "b"]
     assert workload.max_output_tokens is None
     assert workload.mean_output_tokens is None
     assert workload.describe() == "p.txt · 3 prompts · out as the server likes"

@@ -1,0 +1,38 @@
+"""How a run ends: its exit code."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+
+from ..errors import Exit, LoadgenError
+from ..records import LevelResult, StepSummary, Stop
+
+
+def exit_code(stop: Stop, summaries: Sequence[StepSummary], levels: Sequence[LevelResult], *, has_slo: bool) -> Exit:
+    """What the answer of a run that came to its end is worth to a script."""
+    ok = sum(summary.requests.get("ok", 0) for summary in summaries)
+    if not ok and (any(summary.failed for summary in summaries) or stop.reason == "errors"):
+        return Exit.TARGET
+    if not ok:  # the budget ended before anything was measured
+        return Exit.UNDECIDED
+    if stop.reason == "errors":
+        return Exit.NO
+    if stop.reason == "client_bound":
+        return Exit.UNDECIDED
+    if has_slo and stop.held is None:
+        undecided = all(result.verdict in ("inconclusive", "marginal", "baseline") for result in levels)
+        return Exit.UNDECIDED if undecided else Exit.NO
+    return Exit.DONE
+
+
+def signal_code(number: signal.Signals | None) -> Exit:
+    return Exit.TERMINATED if number == signal.SIGTERM else Exit.INTERRUPTED
+
+
+class InterruptedRunError(LoadgenError):
+    """A signal came before the first step."""
+
+    def __init__(self, number: signal.Signals | None) -> None:
+        super().__init__("interrupted before any load was sent")
+        self.exit_code = signal_code(number)

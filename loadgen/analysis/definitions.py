@@ -50,6 +50,6 @@ DEFINITIONS: dict[str, str] = {
     "littles_law": "the driver's integral of requests in flight / the records' residence, both in the window, - 1",
     "verdict": "pass, fail, marginal (within 5 % of the limit), inconclusive, invalid (the client was the limit)",
     "error_bounds": "the most that late stamps of the client can have moved a percentile of ttft, itl, tpot or e2e",
-    "client_limit": "the client may have shaped a step: no CPU for it, a full one, late refills, uncertain stamps, clock",
+    "client_limit": "the client may have shaped a step: no CPU, a full one, late refills, uncertain stamps or clock",
     "stop_reason": "why a sweep ended",
 }

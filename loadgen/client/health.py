@@ -28,8 +28,9 @@ from typing import Any, Literal, Protocol, Self
 import httpx
 
 from ..records import ClientHealth, Lag, Record
+from .answer import LAG_BIN_NS
 from .clock import TimerFd, exact_timers
-from .kernel import LAG_BIN_NS, KernelTransport
+from .kernel import KernelTransport
 
 SAMPLE_NS = 100_000_000  # between two looks at the event loop, in the mean
 GOLDEN = 0.6180339887498949

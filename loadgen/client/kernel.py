@@ -1,115 +1,34 @@
 """Our own httpx transport: every read carries the kernel's receive time, and no task wakes for a token.
 
-The rules of the hot path, which is `_Connection._read` and what it calls:
-1. Stamp first: the kernel's time comes with the bytes, before any of them is parsed.
-2. No task switch per token: the read feeds the HTTP parser, which hands body bytes to the request's tally; the waiting
-task
-   wakes once for the headers and once at the end.
-3. JSON waits: held bytes are parsed in slices when nothing is to be read, except what must be acted on at once.
-4. Nothing here allocates per token what it could reuse; no logging, no formatting.
-
-HTTP/1.1 over TCP or TLS. What it does not do (HTTP/2, proxies) is the business of httpx's own transport.
+Here are the connections as a whole: opening, keeping, dropping them, and the parsing of what they held back. What
+happens on one of them is in `connection`. HTTP/1.1 over TCP or TLS; what it does not do (HTTP/2, proxies) is the
+business of httpx's own transport.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
-import select
 import socket
 import ssl
 import time
-from array import array
 from collections import deque
 from collections.abc import AsyncIterator, Callable
-from typing import Any, Protocol
+from typing import Any
 
-import httptools
 import httpx
 
 from ..records import Connect
-from .clock import ANCILLARY_BYTES, SECOND_NS, SLACK_NS, ask_for_stamps, timespec
-from .decode import decoder
-from .probe import Probe, format_address
+from .answer import Answer, ReadStats, Sink
+from .clock import SECOND_NS, ask_for_stamps
+from .connection import Connection, Key
+from .probe import Probe
 from .reactor import Reactor
-from .tcpinfo import SocketStats
+from .tls import Tls
 
-READ_BYTES = 65536
 KEEPALIVE_S = 4.0  # an idle connection is dropped before the server drops it
-LINGER_S = 0.25  # how long the end of the body is waited for after the stream's own end
 PARSE_EVERY_S = 0.05  # held bytes wait for so long at the most, while the loop has time
 PARSE_SLICE = 64  # events parsed before the sockets are looked at again
-MAX_HEADER_BYTES = 1 << 20
-MAX_BODY_BYTES = 64 << 20  # of an answer that is not a stream
-LAG_BIN_NS, LAG_BINS = 1024, 4096
-
-Key = tuple[str, str, int]
-
-
-class Sink(Protocol):
-    """Takes the body of one streamed answer: a `Tally`."""
-
-    def hold(self, data: bytes, stamp_ns: int, previous_read_ns: int) -> bool: ...
-    def parse_pending(self, limit_events: int = ...) -> int: ...
-
-    @property
-    def pending_bytes(self) -> int: ...
-    @property
-    def finished(self) -> bool: ...
-    @property
-    def failed(self) -> bool: ...
-    @property
-    def output_events(self) -> int: ...
-
-
-class ReadStats:
-    """What the reads of a step were like. `lag` counts reads by (user - kernel time) in bins of about 1 µs."""
-
-    __slots__ = ("lag", "lag_beyond", "reads", "sockets", "unstamped")
-
-    def __init__(self) -> None:
-        self.sockets = SocketStats()  # of those that are closed
-        self.reads = 0
-        self.unstamped = 0
-        self.lag = array("L", bytes(array("L").itemsize * LAG_BINS))
-        self.lag_beyond: list[int] = []  # ns, of the few beyond the last bin
-
-
-class Answer:
-    """One response on its way: `head` resolves with status and headers, `end` when the body is complete."""
-
-    __slots__ = ("body", "connection", "end", "head", "linger", "on_token", "probe", "resolved", "seen", "sink", "size")
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, probe: Probe, sink: Sink | None, on_token: Callable[[], None]):
-        self.head: asyncio.Future[tuple[int, list[tuple[bytes, bytes]]]] = loop.create_future()
-        self.end: asyncio.Future[None] = loop.create_future()
-        self.probe = probe
-        self.sink = sink
-        self.on_token = on_token
-        self.body: list[bytes] = []
-        self.size = 0  # of headers and body that are kept here
-        self.linger: asyncio.TimerHandle | None = None
-        self.seen = 0  # output events that the timers know of
-        self.connection: _Connection | None = None
-        self.resolved = False
-
-    def fail(self, error: Exception) -> None:
-        self._resolve()
-        for future in (self.head, self.end):
-            if not future.done():
-                future.set_exception(error)
-                future.exception()  # one of the two may never be awaited
-
-    def _resolve(self) -> None:
-        self.resolved = True
-        if self.linger is not None:
-            self.linger.cancel()
-
-    def finish(self) -> None:
-        self._resolve()
-        if not self.end.done():
-            self.end.set_result(None)
 
 
 class _Body(httpx.AsyncByteStream):
@@ -126,398 +45,6 @@ class _Body(httpx.AsyncByteStream):
 
     async def aclose(self) -> None:
         self._transport.abandon(self._answer)
-
-
-class _Connection:
-    """One socket: bytes out, bytes in, HTTP framing; at most one answer at a time."""
-
-    __slots__ = (
-        "_clock",
-        "_out",
-        "_parser",
-        "_reactor",
-        "_rearm_ns",
-        "_recvmsg",
-        "_stats",
-        "_status",
-        "_tls",
-        "answer",
-        "closed",
-        "complete",
-        "decode",
-        "fd",
-        "headers",
-        "held",
-        "idle_since",
-        "keep",
-        "key",
-        "last_read_ns",
-        "peer",
-        "sock",
-        "stamp_ns",
-        "streaming",
-        "transport",
-        "until_close",
-        "urgent",
-    )  # fmt: skip
-
-    def __init__(self, transport: KernelTransport, sock: socket.socket, key: Key, tls: _Tls | None) -> None:
-        self.transport = transport
-        self.sock = sock
-        self.fd = sock.fileno()
-        self.key = key
-        self.peer = format_address(sock.getpeername())
-        self.answer: Answer | None = None
-        self.closed = False
-        self.idle_since = 0.0
-        self.held = False  # is it on the list of those with bytes to parse?
-        self._tls = tls
-        self._reactor = transport.reactor
-        self._clock = transport.reactor.clock
-        self._stats = transport.stats
-        self._recvmsg = sock.recvmsg
-        self._out = b""
-        self._parser: Any = None
-        self.last_read_ns = 0
-        self.stamp_ns = 0
-        self._rearm_ns = 0
-        self.urgent = False
-
-    # --- the loop's side --------------------------------------------------------------------------------------------
-
-    def begin(self, answer: Answer) -> None:
-        """Take a request; its bytes are still to be written."""
-        self.answer = answer
-        answer.connection = self
-        answer.probe.peer = self.peer
-        self._parser = httptools.HttpResponseParser(self)
-        self.headers: list[tuple[bytes, bytes]] = []
-        self._status = 0
-        self.streaming = self.complete = self.until_close = self.urgent = False
-        self.keep = True
-        self.decode: Callable[[bytes], bytes] | None = None
-        self._rearm_ns = 0
-
-    def write(self, wire: bytes) -> None:
-        """Send the request now; what the kernel does not take at once follows when it does. Runs where sockets are
-        served when the request was scheduled."""
-        answer = self.answer
-        if answer is None or self.closed:
-            return
-        probe = answer.probe
-        probe.sent_ns = self.last_read_ns = probe.previous_read_ns = probe.last_read_ns = time.monotonic_ns()
-        try:
-            sent = self.sock.send(wire)
-            probe.write_ns = time.monotonic_ns() - probe.sent_ns
-        except (BlockingIOError, InterruptedError):
-            sent = 0
-        except OSError as error:
-            self._broke(httpx.WriteError(str(error)), error)
-            return
-        if sent < len(wire):
-            self._out = wire[sent:]
-            self._reactor.want_write(self.fd, True)
-        self._reactor.post(probe.on_sent)
-
-    def close(self) -> None:
-        """Drop the socket, and the cycle between connection and parser with it."""
-        if not self.closed:
-            self.closed = True
-            self._reactor.remove(self.fd)
-            self._stats.sockets.add(self.sock)
-            self.sock.close()
-            self._parser = None
-            self._tls = None
-
-    # --- where sockets are served -----------------------------------------------------------------------------------
-
-    def on_ready(self, mask: int) -> None:
-        if self.closed:
-            return
-        try:
-            if mask & select.EPOLLOUT:
-                self._flush()
-            if mask & ~select.EPOLLOUT and not self.closed:
-                self._read()
-        except Exception as error:  # whatever it is, the request that waits must hear of it
-            self._broke(httpx.RemoteProtocolError(f"{type(error).__name__}: {error}"), error)
-
-    def _flush(self) -> None:
-        try:
-            sent = self.sock.send(self._out)
-        except (BlockingIOError, InterruptedError):
-            return
-        except OSError as error:
-            self._broke(httpx.WriteError(str(error)), error)
-            return
-        if sent and self.answer is not None and not self.answer.probe.write_ns:  # the first byte had to wait
-            self.answer.probe.write_ns = time.monotonic_ns() - (self.answer.probe.sent_ns or 0)
-        self._out = self._out[sent:]
-        if not self._out:
-            self._reactor.want_write(self.fd, False)
-
-    def _read(self) -> None:
-        try:
-            data, ancillary, _, _ = self._recvmsg(READ_BYTES, ANCILLARY_BYTES)
-        except (BlockingIOError, InterruptedError):
-            return
-        except OSError as error:
-            self._broke(httpx.ReadError(str(error)), error)
-            return
-        now = time.monotonic_ns()
-        stats = self._stats
-        stats.reads += 1
-        if ancillary:
-            seconds, nanoseconds = timespec(ancillary[0][2])
-            real = seconds * SECOND_NS + nanoseconds
-            stamp = real - self._clock.offset
-            if stamp > now or stamp < self._reactor.looked_ns - SLACK_NS:
-                stamp = self._clock.doubted(real, now, self._reactor.looked_ns)
-            lag = now - stamp
-            if lag < LAG_BIN_NS * LAG_BINS:
-                stats.lag[lag // LAG_BIN_NS] += 1
-            else:
-                stats.lag_beyond.append(lag)
-        else:
-            stamp = now
-            stats.unstamped += 1
-        answer = self.answer
-        if not data:
-            self._ended()
-            return
-        closed = False
-        if self._tls is not None:
-            try:
-                data, closed, reply = self._tls.opened(data)
-                if reply:
-                    self.sock.send(reply)
-            except OSError as error:  # SSLError is one
-                self._broke(httpx.ReadError(str(error)), error)
-                return
-            if not data and not closed:
-                return  # a part of a record, or none of ours (a session ticket)
-        if answer is None:
-            self._ended()
-            return
-        probe = answer.probe
-        if probe.first_read_ns is None and data:
-            probe.first_read_ns = stamp
-        # A read that filled the buffer may have left bytes that were there already: the one before bounds the next,
-        # too.
-        previous = self.last_read_ns
-        probe.previous_read_ns, probe.last_read_ns = previous, stamp
-        if len(data) < READ_BYTES:
-            self.last_read_ns = stamp
-        self.stamp_ns = stamp
-        if data:
-            try:
-                self._parser.feed_data(data)
-            except httptools.HttpParserCallbackError as error:
-                why = error.__context__
-                known = (
-                    why
-                    if isinstance(why, httpx.HTTPError)
-                    else httpx.RemoteProtocolError(f"{type(why).__name__}: {why}")
-                )
-                self._broke(known, why)
-                return
-            except httptools.HttpParserError as error:
-                self._broke(httpx.RemoteProtocolError(f"the answer is not HTTP: {error}"), error)
-                return
-            if self.streaming and not self.complete:
-                self._parse_or_hold(answer, stamp)
-        if closed:
-            self._ended()
-
-    def _parse_or_hold(self, answer: Answer, stamp: int) -> None:
-        """Until its first token, at a timer's check and when something must be acted on, a stream is parsed at once."""
-        sink = answer.sink
-        if sink is None:
-            return
-        if self.urgent or stamp > self._rearm_ns:
-            self.urgent = False
-            if sink.output_events:
-                self._rearm_ns = stamp + self.transport.rearm_ns
-            self._reactor.post(self._act, answer)
-        elif not self.held:
-            self.held = True
-            self.transport.held.append(self)
-
-    # httptools' callbacks
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self._keep(len(name) + len(value), MAX_HEADER_BYTES, "headers")
-        self.headers.append((name, value))
-
-    def on_headers_complete(self) -> None:
-        answer = self.answer
-        if answer is None or self._parser is None:
-            return  # bytes after the end of the answer
-        self._status = self._parser.get_status_code()
-        if 100 <= self._status < 200:
-            return
-        known = {name.lower(): value for name, value in self.headers}
-        self.until_close = b"content-length" not in known and b"transfer-encoding" not in known
-        kind = known.get(b"content-type", b"").split(b";")[0].strip().lower()
-        if answer.sink is not None and self._status == 200 and kind in (b"text/event-stream", b""):
-            self.streaming = True
-            self.decode = decoder(known.get(b"content-encoding", b"").decode("latin-1"))
-        self._reactor.post(self._headed, answer, self._status, self.headers)
-
-    def on_body(self, data: bytes) -> None:
-        answer = self.answer
-        if answer is None:
-            return
-        if self.streaming:
-            if self.decode is not None:
-                data = self.decode(data)
-            assert answer.sink is not None
-            if answer.sink.hold(data, self.stamp_ns, answer.probe.previous_read_ns):
-                self.urgent = True
-        else:
-            self._keep(len(data), MAX_BODY_BYTES, "body")
-            answer.body.append(data)
-
-    def _keep(self, size: int, most: int, what: str) -> None:
-        """Count what is kept in memory; raises where a server sends without end."""
-        answer = self.answer
-        if answer is not None:
-            answer.size += size
-            if answer.size > most:
-                raise httpx.RemoteProtocolError(f"the answer's {what} are longer than {most >> 20} MiB")
-
-    def on_message_complete(self) -> None:
-        answer = self.answer
-        if answer is None or self._parser is None:
-            return
-        if 100 <= self._status < 200:
-            self.headers = []
-            return
-        self.complete = True
-        self.keep = bool(self._parser.should_keep_alive()) and not self.until_close
-        self._reactor.post(self._completed, answer)
-
-    # --- ends -------------------------------------------------------------------------------------------------------
-
-    def _ended(self) -> None:
-        """The peer has closed, or sent what nobody asked for."""
-        answer = self.answer
-        if answer is not None and not self.complete:
-            if self._status and self.until_close:  # the body was delimited by this close
-                self.keep = False
-                self.complete = True
-                self._reactor.post(self._completed, answer)
-                return
-            early = "in the middle of its answer" if self._status else "without an answer"
-            self._broke(httpx.RemoteProtocolError(f"the server closed the connection {early}"), None)
-        else:
-            self._reactor.post(self.transport.drop, self)
-
-    def _broke(self, error: Exception, cause: BaseException | None) -> None:
-        error.__cause__ = cause
-        self._reactor.post(self._failed, self.answer, error)
-
-    # in the loop
-
-    def _headed(self, answer: Answer, status: int, headers: list[tuple[bytes, bytes]]) -> None:
-        if not answer.head.done():
-            answer.head.set_result((status, headers))
-
-    def _act(self, answer: Answer) -> None:
-        """Parse what is held and act on it: the stream's own end, an error, a token for the timers."""
-        sink = answer.sink
-        if sink is None or answer.resolved:
-            return
-        self._parse_all(sink)
-        if sink.output_events > answer.seen:
-            answer.seen = sink.output_events
-            answer.on_token()
-        if (sink.finished or sink.failed) and not self.complete:
-            answer.linger = asyncio.get_running_loop().call_later(LINGER_S, self._give_up, answer)
-
-    def _give_up(self, answer: Answer) -> None:
-        """The stream said that it ended, but its body goes on: the answer is taken, the connection is not kept."""
-        if not answer.resolved:
-            self.keep = False
-            self._completed(answer)
-
-    def _completed(self, answer: Answer) -> None:
-        if answer.resolved:
-            return
-        if answer.sink is not None:
-            self._parse_all(answer.sink)
-        self.answer = None
-        answer.connection = None
-        self._parser = None
-        self.transport.release(self)
-        answer.finish()
-
-    def _failed(self, answer: Answer | None, error: Exception) -> None:
-        self.answer = None
-        self.transport.drop(self)
-        if answer is not None and not answer.resolved:
-            answer.connection = None
-            if answer.sink is not None:
-                self._parse_all(answer.sink)
-                if answer.sink.finished or answer.sink.failed:  # the stream's own end came before the connection's
-                    answer.finish()
-                    return
-            answer.fail(error)
-
-    @staticmethod
-    def _parse_all(sink: Sink) -> None:
-        while sink.pending_bytes:
-            sink.parse_pending(1 << 30)
-
-
-class _Tls:
-    """TLS over bytes in memory, so that the socket's own reads keep their stamps."""
-
-    __slots__ = ("_in", "_out", "_tls")
-
-    def __init__(self, context: ssl.SSLContext, host: str) -> None:
-        self._in = ssl.MemoryBIO()
-        self._out = ssl.MemoryBIO()
-        self._tls = context.wrap_bio(self._in, self._out, server_hostname=host)
-
-    async def handshake(self, loop: asyncio.AbstractEventLoop, sock: socket.socket) -> None:
-        while True:
-            try:
-                self._tls.do_handshake()
-                done = True
-            except ssl.SSLWantReadError:
-                done = False
-            finally:
-                if out := self._out.read():  # also the alert that tells the server why not
-                    with contextlib.suppress(OSError):
-                        await loop.sock_sendall(sock, out)
-            if done:
-                return
-            data = await loop.sock_recv(sock, READ_BYTES)
-            if not data:
-                raise ssl.SSLEOFError("the server closed the connection during the TLS handshake")
-            self._in.write(data)
-
-    def sealed(self, data: bytes) -> bytes:
-        self._tls.write(data)
-        return self._out.read()
-
-    def opened(self, data: bytes) -> tuple[bytes, bool, bytes]:
-        """Plain bytes in these records, whether the peer closed (a close_notify may come with data before it), and what
-        is to be sent back (a key update)."""
-        self._in.write(data)
-        parts: list[bytes] = []
-        closed = False
-        try:
-            while not closed:
-                part = self._tls.read(READ_BYTES)
-                closed = not part
-                parts.append(part)
-        except ssl.SSLWantReadError:
-            pass
-        except ssl.SSLZeroReturnError:
-            closed = True
-        return parts[0] if len(parts) == 1 else b"".join(parts), closed, self._out.read() if self._out.pending else b""
 
 
 class KernelTransport(httpx.AsyncBaseTransport):
@@ -538,12 +65,12 @@ class KernelTransport(httpx.AsyncBaseTransport):
         self._context = context
         self._keepalive_s = keepalive_s
         self._loop = asyncio.get_running_loop()
-        self._idle: dict[Key, list[_Connection]] = {}
-        self._all: set[_Connection] = set()
+        self._idle: dict[Key, list[Connection]] = {}
+        self._all: set[Connection] = set()
         self.rearm_ns = round(rearm_s * SECOND_NS)
         self.stats = ReadStats()
         self.reactor = Reactor(threaded=threaded)
-        self.held: deque[_Connection] = deque()
+        self.held: deque[Connection] = deque()
         self._parse_timer: asyncio.TimerHandle | None = self._loop.call_later(PARSE_EVERY_S, self._parse_held)
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
@@ -582,8 +109,8 @@ class KernelTransport(httpx.AsyncBaseTransport):
         answer = Answer(self._loop, probe, sink, on_token)
         connection.begin(answer)
         try:
-            if connection._tls is not None:
-                wire = connection._tls.sealed(wire)
+            if connection.tls is not None:
+                wire = connection.tls.sealed(wire)
             if send_at_ns > time.monotonic_ns():
                 self.reactor.at(send_at_ns, lambda: connection.write(wire))
             else:
@@ -600,7 +127,7 @@ class KernelTransport(httpx.AsyncBaseTransport):
         for connection in opened:
             self.release(connection)
 
-    def release(self, connection: _Connection) -> None:
+    def release(self, connection: Connection) -> None:
         """An answer is complete: keep its connection if it may be used again."""
         if connection.keep and not connection.closed:
             connection.idle_since = self._loop.time()
@@ -608,7 +135,7 @@ class KernelTransport(httpx.AsyncBaseTransport):
         else:
             self.drop(connection)
 
-    def drop(self, connection: _Connection) -> None:
+    def drop(self, connection: Connection) -> None:
         self._all.discard(connection)
         idle = self._idle.get(connection.key)
         if idle and connection in idle:
@@ -635,7 +162,7 @@ class KernelTransport(httpx.AsyncBaseTransport):
 
     # --- connections ------------------------------------------------------------------------------------------------
 
-    async def _acquire(self, url: httpx.URL, probe: Probe) -> _Connection:
+    async def _acquire(self, url: httpx.URL, probe: Probe) -> Connection:
         idle = self._idle.get(_key(url))
         while idle:
             connection = idle.pop()
@@ -644,7 +171,7 @@ class KernelTransport(httpx.AsyncBaseTransport):
             self.drop(connection)
         return await self._connect(url, probe)
 
-    async def _connect(self, url: httpx.URL, probe: Probe) -> _Connection:
+    async def _connect(self, url: httpx.URL, probe: Probe) -> Connection:
         """Name, TCP and TLS, each timed. The addresses of a name are tried in order. Raises httpx.ConnectError."""
         loop = self._loop
         key = _key(url)
@@ -660,7 +187,7 @@ class KernelTransport(httpx.AsyncBaseTransport):
         tls_us = None
         if url.scheme == "https":
             assert self._context is not None, "an https address needs a TLS context"
-            tls = _Tls(self._context, url.host)
+            tls = Tls(self._context, url.host)
             try:
                 await tls.handshake(loop, sock)
             except (OSError, ssl.SSLError) as error:
@@ -671,7 +198,7 @@ class KernelTransport(httpx.AsyncBaseTransport):
                 raise
             tls_us = (time.monotonic_ns() - connected) // 1000
         probe.connect = Connect((resolved - start) // 1000, (connected - resolved) // 1000, tls_us)
-        connection = _Connection(self, sock, key, tls)
+        connection = Connection(self, sock, key, tls)
         connection.keep = True
         self._all.add(connection)
         self.reactor.add(connection.fd, connection)
@@ -719,7 +246,7 @@ class KernelTransport(httpx.AsyncBaseTransport):
                 connection.held = True
                 held.append(connection)
             elif answer.sink.finished or answer.sink.failed:
-                connection._act(answer)
+                connection.act(answer)
         if held:
             self._parse_timer = self._loop.call_later(0, self._parse_held)
         else:

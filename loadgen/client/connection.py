@@ -1,0 +1,390 @@
+"""One socket of our own transport: bytes out, bytes in, stamps, HTTP framing.
+
+The rules of the hot path, which is `Connection._read` and what it calls:
+1. Stamp first: the kernel's time comes with the bytes, before any of them is parsed.
+2. No task switch per token: the read feeds the HTTP parser, which hands body bytes to the request's tally; the waiting
+   task wakes once for the headers and once at the end.
+3. JSON waits: held bytes are parsed in slices when nothing is to be read, except what must be acted on at once.
+4. Nothing here allocates per token what it could reuse; no logging, no formatting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import select
+import socket
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import httptools
+import httpx
+
+from .answer import LAG_BIN_NS, LAG_BINS, Answer, ReadStats, Sink
+from .clock import ANCILLARY_BYTES, SECOND_NS, SLACK_NS, timespec
+from .decode import decoder
+from .probe import format_address
+from .reactor import Reactor
+from .tls import Tls
+
+READ_BYTES = 65536
+LINGER_S = 0.25  # how long the end of the body is waited for after the stream's own end
+MAX_HEADER_BYTES = 1 << 20
+MAX_BODY_BYTES = 64 << 20  # of an answer that is not a stream
+
+Key = tuple[str, str, int]
+
+
+class Owner(Protocol):
+    """What a connection needs of the transport that owns it."""
+
+    reactor: Reactor
+    stats: ReadStats
+    held: deque[Connection]
+    rearm_ns: int
+
+    def release(self, connection: Connection) -> None: ...
+    def drop(self, connection: Connection) -> None: ...
+
+
+class Connection:
+    """One socket: bytes out, bytes in, HTTP framing; at most one answer at a time."""
+
+    __slots__ = (
+        "_clock",
+        "_out",
+        "_parser",
+        "_reactor",
+        "_rearm_ns",
+        "_recvmsg",
+        "_stats",
+        "_status",
+        "answer",
+        "closed",
+        "complete",
+        "decode",
+        "fd",
+        "headers",
+        "held",
+        "idle_since",
+        "keep",
+        "key",
+        "last_read_ns",
+        "peer",
+        "sock",
+        "stamp_ns",
+        "streaming",
+        "tls",
+        "transport",
+        "until_close",
+        "urgent",
+    )  # fmt: skip
+
+    def __init__(self, transport: Owner, sock: socket.socket, key: Key, tls: Tls | None) -> None:
+        self.transport = transport
+        self.sock = sock
+        self.fd = sock.fileno()
+        self.key = key
+        self.peer = format_address(sock.getpeername())
+        self.answer: Answer | None = None
+        self.closed = False
+        self.idle_since = 0.0
+        self.held = False  # is it on the list of those with bytes to parse?
+        self.tls = tls
+        self._reactor = transport.reactor
+        self._clock = transport.reactor.clock
+        self._stats = transport.stats
+        self._recvmsg = sock.recvmsg
+        self._out = b""
+        self._parser: Any = None
+        self.last_read_ns = 0
+        self.stamp_ns = 0
+        self._rearm_ns = 0
+        self.urgent = False
+
+    # --- the loop's side --------------------------------------------------------------------------------------------
+
+    def begin(self, answer: Answer) -> None:
+        """Take a request; its bytes are still to be written."""
+        self.answer = answer
+        answer.connection = self
+        answer.probe.peer = self.peer
+        self._parser = httptools.HttpResponseParser(self)
+        self.headers: list[tuple[bytes, bytes]] = []
+        self._status = 0
+        self.streaming = self.complete = self.until_close = self.urgent = False
+        self.keep = True
+        self.decode: Callable[[bytes], bytes] | None = None
+        self._rearm_ns = 0
+
+    def write(self, wire: bytes) -> None:
+        """Send the request now; what the kernel does not take at once follows when it does. Runs where sockets are
+        served when the request was scheduled."""
+        answer = self.answer
+        if answer is None or self.closed:
+            return
+        probe = answer.probe
+        probe.sent_ns = self.last_read_ns = probe.previous_read_ns = probe.last_read_ns = time.monotonic_ns()
+        try:
+            sent = self.sock.send(wire)
+            probe.write_ns = time.monotonic_ns() - probe.sent_ns
+        except (BlockingIOError, InterruptedError):
+            sent = 0
+        except OSError as error:
+            self._broke(httpx.WriteError(str(error)), error)
+            return
+        if sent < len(wire):
+            self._out = wire[sent:]
+            self._reactor.want_write(self.fd, True)
+        self._reactor.post(probe.on_sent)
+
+    def close(self) -> None:
+        """Drop the socket, and the cycle between connection and parser with it."""
+        if not self.closed:
+            self.closed = True
+            self._reactor.remove(self.fd)
+            self._stats.sockets.add(self.sock)
+            self.sock.close()
+            self._parser = None
+            self.tls = None
+
+    # --- where sockets are served -----------------------------------------------------------------------------------
+
+    def on_ready(self, mask: int) -> None:
+        if self.closed:
+            return
+        try:
+            if mask & select.EPOLLOUT:
+                self._flush()
+            if mask & ~select.EPOLLOUT and not self.closed:
+                self._read()
+        except Exception as error:  # whatever it is, the request that waits must hear of it
+            self._broke(httpx.RemoteProtocolError(f"{type(error).__name__}: {error}"), error)
+
+    def _flush(self) -> None:
+        try:
+            sent = self.sock.send(self._out)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self._broke(httpx.WriteError(str(error)), error)
+            return
+        if sent and self.answer is not None and not self.answer.probe.write_ns:  # the first byte had to wait
+            self.answer.probe.write_ns = time.monotonic_ns() - (self.answer.probe.sent_ns or 0)
+        self._out = self._out[sent:]
+        if not self._out:
+            self._reactor.want_write(self.fd, False)
+
+    def _read(self) -> None:
+        try:
+            data, ancillary, _, _ = self._recvmsg(READ_BYTES, ANCILLARY_BYTES)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self._broke(httpx.ReadError(str(error)), error)
+            return
+        now = time.monotonic_ns()
+        stats = self._stats
+        stats.reads += 1
+        if ancillary:
+            seconds, nanoseconds = timespec(ancillary[0][2])
+            real = seconds * SECOND_NS + nanoseconds
+            stamp = real - self._clock.offset
+            if stamp > now or stamp < self._reactor.looked_ns - SLACK_NS:
+                stamp = self._clock.doubted(real, now, self._reactor.looked_ns)
+            lag = now - stamp
+            if lag < LAG_BIN_NS * LAG_BINS:
+                stats.lag[lag // LAG_BIN_NS] += 1
+            else:
+                stats.lag_beyond.append(lag)
+        else:
+            stamp = now
+            stats.unstamped += 1
+        answer = self.answer
+        if not data:
+            self._ended()
+            return
+        closed = False
+        if self.tls is not None:
+            try:
+                data, closed, reply = self.tls.opened(data)
+                if reply:
+                    self.sock.send(reply)
+            except OSError as error:  # SSLError is one
+                self._broke(httpx.ReadError(str(error)), error)
+                return
+            if not data and not closed:
+                return  # a part of a record, or none of ours (a session ticket)
+        if answer is None:
+            self._ended()
+            return
+        probe = answer.probe
+        if probe.first_read_ns is None and data:
+            probe.first_read_ns = stamp
+        # A read that filled the buffer may have left bytes that were there already: the one before bounds the next,
+        # too.
+        previous = self.last_read_ns
+        probe.previous_read_ns, probe.last_read_ns = previous, stamp
+        if len(data) < READ_BYTES:
+            self.last_read_ns = stamp
+        self.stamp_ns = stamp
+        if data:
+            try:
+                self._parser.feed_data(data)
+            except httptools.HttpParserCallbackError as error:
+                why = error.__context__
+                known = (
+                    why
+                    if isinstance(why, httpx.HTTPError)
+                    else httpx.RemoteProtocolError(f"{type(why).__name__}: {why}")
+                )
+                self._broke(known, why)
+                return
+            except httptools.HttpParserError as error:
+                self._broke(httpx.RemoteProtocolError(f"the answer is not HTTP: {error}"), error)
+                return
+            if self.streaming and not self.complete:
+                self._parse_or_hold(answer, stamp)
+        if closed:
+            self._ended()
+
+    def _parse_or_hold(self, answer: Answer, stamp: int) -> None:
+        """Until its first token, at a timer's check and when something must be acted on, a stream is parsed at once."""
+        sink = answer.sink
+        if sink is None:
+            return
+        if self.urgent or stamp > self._rearm_ns:
+            self.urgent = False
+            if sink.output_events:
+                self._rearm_ns = stamp + self.transport.rearm_ns
+            self._reactor.post(self.act, answer)
+        elif not self.held:
+            self.held = True
+            self.transport.held.append(self)
+
+    # httptools' callbacks
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._keep(len(name) + len(value), MAX_HEADER_BYTES, "headers")
+        self.headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        answer = self.answer
+        if answer is None or self._parser is None:
+            return  # bytes after the end of the answer
+        self._status = self._parser.get_status_code()
+        if 100 <= self._status < 200:
+            return
+        known = {name.lower(): value for name, value in self.headers}
+        self.until_close = b"content-length" not in known and b"transfer-encoding" not in known
+        kind = known.get(b"content-type", b"").split(b";")[0].strip().lower()
+        if answer.sink is not None and self._status == 200 and kind in (b"text/event-stream", b""):
+            self.streaming = True
+            self.decode = decoder(known.get(b"content-encoding", b"").decode("latin-1"))
+        self._reactor.post(self._headed, answer, self._status, self.headers)
+
+    def on_body(self, data: bytes) -> None:
+        answer = self.answer
+        if answer is None:
+            return
+        if self.streaming:
+            if self.decode is not None:
+                data = self.decode(data)
+            assert answer.sink is not None
+            if answer.sink.hold(data, self.stamp_ns, answer.probe.previous_read_ns):
+                self.urgent = True
+        else:
+            self._keep(len(data), MAX_BODY_BYTES, "body")
+            answer.body.append(data)
+
+    def _keep(self, size: int, most: int, what: str) -> None:
+        """Count what is kept in memory; raises where a server sends without end."""
+        answer = self.answer
+        if answer is not None:
+            answer.size += size
+            if answer.size > most:
+                raise httpx.RemoteProtocolError(f"the answer's {what} are longer than {most >> 20} MiB")
+
+    def on_message_complete(self) -> None:
+        answer = self.answer
+        if answer is None or self._parser is None:
+            return
+        if 100 <= self._status < 200:
+            self.headers = []
+            return
+        self.complete = True
+        self.keep = bool(self._parser.should_keep_alive()) and not self.until_close
+        self._reactor.post(self._completed, answer)
+
+    # --- ends -------------------------------------------------------------------------------------------------------
+
+    def _ended(self) -> None:
+        """The peer has closed, or sent what nobody asked for."""
+        answer = self.answer
+        if answer is not None and not self.complete:
+            if self._status and self.until_close:  # the body was delimited by this close
+                self.keep = False
+                self.complete = True
+                self._reactor.post(self._completed, answer)
+                return
+            early = "in the middle of its answer" if self._status else "without an answer"
+            self._broke(httpx.RemoteProtocolError(f"the server closed the connection {early}"), None)
+        else:
+            self._reactor.post(self.transport.drop, self)
+
+    def _broke(self, error: Exception, cause: BaseException | None) -> None:
+        error.__cause__ = cause
+        self._reactor.post(self._failed, self.answer, error)
+
+    # in the loop
+
+    def _headed(self, answer: Answer, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+        if not answer.head.done():
+            answer.head.set_result((status, headers))
+
+    def act(self, answer: Answer) -> None:
+        """Parse what is held and act on it: the stream's own end, an error, a token for the timers."""
+        sink = answer.sink
+        if sink is None or answer.resolved:
+            return
+        self._parse_all(sink)
+        if sink.output_events > answer.seen:
+            answer.seen = sink.output_events
+            answer.on_token()
+        if (sink.finished or sink.failed) and not self.complete:
+            answer.linger = asyncio.get_running_loop().call_later(LINGER_S, self._give_up, answer)
+
+    def _give_up(self, answer: Answer) -> None:
+        """The stream said that it ended, but its body goes on: the answer is taken, the connection is not kept."""
+        if not answer.resolved:
+            self.keep = False
+            self._completed(answer)
+
+    def _completed(self, answer: Answer) -> None:
+        if answer.resolved:
+            return
+        if answer.sink is not None:
+            self._parse_all(answer.sink)
+        self.answer = None
+        answer.connection = None
+        self._parser = None
+        self.transport.release(self)
+        answer.finish()
+
+    def _failed(self, answer: Answer | None, error: Exception) -> None:
+        self.answer = None
+        self.transport.drop(self)
+        if answer is not None and not answer.resolved:
+            answer.connection = None
+            if answer.sink is not None:
+                self._parse_all(answer.sink)
+                if answer.sink.finished or answer.sink.failed:  # the stream's own end came before the connection's
+                    answer.finish()
+                    return
+            answer.fail(error)
+
+    @staticmethod
+    def _parse_all(sink: Sink) -> None:
+        while sink.pending_bytes:
+            sink.parse_pending(1 << 30)

@@ -6,8 +6,8 @@ Reads of made-up streams, 64 in flight at a time, go through `Tally.hold`, the r
 of the step, as in a run; then the step is summarised and its rows are dropped. No network. Garbage collection is off,
 as it is in a step: a reference cycle would show. Three loads: many requests of four tokens in a single step; many
 tokens in long streams over several steps; the same in a single step. Figures are MiB of RSS above the start: at each
-tenth while the step runs, at the summary's peak, and after the step. Each load
-has a process of its own. The log goes to a temporary folder and is removed.
+tenth while the step runs, at the summary's peak, and after the step. Each load has a process of its own. The log goes
+to a temporary folder and is removed.
 """
 
 from __future__ import annotations

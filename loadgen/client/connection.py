@@ -53,6 +53,7 @@ class Connection:
 
     __slots__ = (
         "_clock",
+        "_full",
         "_out",
         "_parser",
         "_reactor",
@@ -99,6 +100,7 @@ class Connection:
         self._out = b""
         self._parser: Any = None
         self.last_read_ns = 0
+        self._full = False  # did the last read fill its buffer?
         self.stamp_ns = 0
         self._rearm_ns = 0
         self.urgent = False
@@ -205,6 +207,7 @@ class Connection:
         if not data:
             self._ended()
             return
+        full = len(data) == READ_BYTES
         closed = False
         if self.tls is not None:
             try:
@@ -222,11 +225,12 @@ class Connection:
         probe = answer.probe
         if probe.first_read_ns is None and data:
             probe.first_read_ns = stamp
-        # A read that filled the buffer may have left bytes that were there already: the one before bounds the next,
-        # too.
-        previous = self.last_read_ns
+        # What is read now came after the read before, and after the sockets were last looked at, as it would have been
+        # read then; unless the read before filled its buffer and left something.
+        previous = self.last_read_ns if self._full else max(self.last_read_ns, self._reactor.looked_ns)
         probe.previous_read_ns, probe.last_read_ns = previous, stamp
-        if len(data) < READ_BYTES:
+        self._full = full
+        if not full:
             self.last_read_ns = stamp
         self.stamp_ns = stamp
         if data:

@@ -17,7 +17,6 @@ from typing import Any, Protocol
 
 from .clock import SECOND_NS, Clock, TimerFd
 
-BUSY_POLL_EVENTS = 4096
 THREAD_POLL_S = 0.5
 
 
@@ -31,7 +30,7 @@ class Reactor:
     """`handlers` by descriptor, timers by time. With `threaded` the callbacks run in a thread, and `post` brings a call
     back to the loop; without, everything runs in the loop and `post` is a plain call.
 
-    `looked_ns` is when the sockets were last asked before the present round: no byte that is read now came earlier.
+    `looked_ns` is when the sockets were asked in the round before: no byte that is read now came earlier.
     """
 
     def __init__(self, *, threaded: bool = False) -> None:
@@ -117,12 +116,9 @@ class Reactor:
         self._serve(0)
 
     def _serve(self, timeout_s: float) -> None:
-        if self._thread is None:
-            looking = time.monotonic_ns()
-            ready = self._epoll.poll(0, BUSY_POLL_EVENTS)
-        else:
-            ready = self._epoll.poll(timeout_s, BUSY_POLL_EVENTS)
-            looking = time.monotonic_ns()
+        looking = time.monotonic_ns()
+        # Room for all of them: a socket that is not named had nothing to read.
+        ready = self._epoll.poll(timeout_s, len(self.handlers) + 2)
         if self._closed:
             return
         self.looked_ns, self._looking_ns = self._looking_ns, looking

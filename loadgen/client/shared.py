@@ -23,12 +23,15 @@ import anyio
 from ..errors import LoadgenError
 from ..records import Observation, Record
 from ..workload.arrivals import Schedule
+from . import openloop
 from .budget import Budget, apportion
 from .health import combined
 from .pipe import LinePipe, unpack, unpack_health
 from .step import Control, Phases, StepPlan
 
-LEAD_NS = 100_000_000  # so long before its time a phase is announced; more than the open loop's own lead
+# So long before its time a phase is announced: in an open loop its requests are made ahead themselves.
+LEAD_NS, OPEN_LEAD_NS = 40_000_000, 40_000_000 + openloop.LEAD_NS
+OVERLAP_S = 0.2  # for how long, in all of a step, load goes on that one process would not have sent
 TICK_S = 0.02
 SILENT_S = 2.0
 SET_S = 60.0  # until connections can be opened
@@ -74,6 +77,7 @@ class Shared:
         self.budget, self.control, self.now = budget, control, now
         self.on_record, self.on_fault = on_record, on_fault
         self.step = SharedStep(plan, control, len(team))
+        self.lead_ns = LEAD_NS if schedule is None else OPEN_LEAD_NS
         self.start_ns = 0
         self._arrival = 0  # of the schedule, the next that a phase could begin with
         self._announced: set[str] = set()
@@ -89,7 +93,7 @@ class Shared:
             worker.set, worker.over = False, None
             worker.say("step", self._part(worker.number, share, nonce, events))
         await self._until(lambda worker: worker.set)
-        self.start_ns = self.now() + LEAD_NS
+        self.start_ns = self.now() + self.lead_ns
         self._tell("go", self.start_ns)
         self._advance(self.start_ns)
         deadline = self.budget.deadline
@@ -167,7 +171,7 @@ class Shared:
     def _ahead(self, now: int) -> int:
         """When a phase can begin: in an open loop with an arrival."""
         progress, fixed = self.step.progress, self.plan.requests
-        at = now + LEAD_NS
+        at = now + self.lead_ns
         if progress.phase == "measured" and fixed is not None:  # each worker knows when to close: there is no hurry
             at = now
             if self.schedule is not None and progress.measured_sent >= fixed:

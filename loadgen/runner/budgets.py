@@ -53,6 +53,7 @@ def announced(
     rule: StepRule,
     levels: Sequence[int],
     request_s: float,
+    overlap_s: float,
 ) -> Forecast:
     """The most that the rest of the run can send. The budget is lowered to it: from here on it is a promise."""
     if config.open_loop is not None:
@@ -63,6 +64,7 @@ def announced(
             tokens_per_request=most_tokens(budget, workload),
             drain_s=config.drain_s,
             request_s=request_s,
+            overlap_s=overlap_s,
         )
     else:
         climbs = config.verb == "sweep" and config.plan.levels is None
@@ -74,6 +76,7 @@ def announced(
             tokens_per_request=most_tokens(budget, workload),
             drain_s=config.drain_s,
             request_s=request_s,
+            overlap_s=overlap_s,
             every_level=not climbs,
         )
     requests, tokens, seconds = budget.tighten(expected.requests, expected.tokens, expected.seconds)

@@ -24,6 +24,7 @@ from ..client.driver import Control, Progress, StepPlan
 from ..client.health import stamps_of, tune_process
 from ..client.preflight import Prepared, preflight, shape_prompt, wait_ready
 from ..client.remedies import PreflightError
+from ..client.shared import OVERLAP_S
 from ..client.target import Target, resolve
 from ..errors import LoadgenError, TargetError
 from ..log.columns import ColumnBuilder
@@ -41,7 +42,7 @@ from .journal import Journal, LoggedSender
 from .looks import Looks
 from .manifest import closing_manifest, opening_manifest
 from .setting import Setting, options_of, workload_of
-from .steps import Steps
+from .steps import Steps, tokens_of, workers_for
 
 PREFLIGHT_CONNECTIONS = 4
 CLOCKS = {"kernel": "kernel stamps", "user": "user stamps, taken as each read returns"}
@@ -179,7 +180,9 @@ class _Run:
         config, facts = self.config, prepared.facts
         request_s = unloaded_s(prepared.records[-1], self.workload.max_output_tokens)
         levels = self._planned_levels()
-        expected = announced(config, self.workload, self.budget, self.rule, levels, request_s)
+        shared = workers_for(config, max(levels, default=0), request_s, tokens_of(self.workload, prepared)) > 1
+        overlap_s = OVERLAP_S if shared else 0.0
+        expected = announced(config, self.workload, self.budget, self.rule, levels, request_s, overlap_s)
         self.request_s = request_s
         self.manifest = opening_manifest(
             config,
@@ -263,7 +266,8 @@ class _Run:
                 lambda: rule.share_done(progress.concurrency, progress.measured_done, progress.window_s),
             )
 
-        workers = steps.workers(plan, self.request_s)
+        tokens = tokens_of(self.workload, steps.prepared)
+        workers = workers_for(config, level.concurrency, self.request_s, tokens)
         try:
             observation, whole = await steps.measure(
                 plan, rows, workers, events=looks.needs_events, on_progress=started

@@ -22,6 +22,8 @@ from ..log.columns import ColumnBuilder
 from ..log.store import RunFolder, Sink
 from ..records import Observation, Record
 from ..workload.arrivals import Schedule
+from ..workload.plain import PlainWorkload
+from .config import RunConfig
 from .setting import Setting
 
 # What one process keeps up with, with room to spare.
@@ -55,18 +57,6 @@ class Steps:
         await self._stack.aclose()
         if self._fleet is not None and isinstance(self.log, RunFolder):
             self.log.drop_parts()
-
-    def workers(self, plan: StepPlan, request_s: float) -> int:
-        """How many processes share a step whose requests take about `request_s`."""
-        config = self.setting.config
-        if not isinstance(self.log, RunFolder):  # one stream, and no part files that could be merged into it
-            return 1
-        most = (plan.concurrency if plan.rate is None else plan.max_in_flight) or math.inf
-        requests_s = plan.concurrency / request_s if plan.rate is None else plan.rate
-        wanted = config.workers
-        if wanted is None:
-            wanted = enough_workers(requests_s, self._tokens(), usable_cpus())
-        return int(min(wanted, most))
 
     async def measure(
         self,
@@ -191,10 +181,22 @@ class Steps:
         open_loop = self.setting.config.open_loop
         return None if open_loop is None else Schedule(open_loop.arrivals, open_loop.rate, self.setting.seed)
 
-    def _tokens(self) -> float:
-        """Output tokens of a request, as far as is known."""
-        mean = self.setting.workload.mean_output_tokens
-        return mean or max((r.output_tokens.count or 0 for r in self.prepared.records), default=0)
+
+def workers_for(config: RunConfig, concurrency: int, request_s: float, tokens: float) -> int:
+    """How many processes share a step, where a request takes about `request_s` and has about so many tokens."""
+    if config.output == "-":  # one stream, and no files of their own that could be merged into it
+        return 1
+    most, requests_s = concurrency, concurrency / request_s
+    if config.open_loop is not None:
+        most, requests_s = config.open_loop.max_in_flight or 0, config.open_loop.rate
+    wanted = config.workers or enough_workers(requests_s, tokens, usable_cpus())
+    return min(wanted, most) if most else wanted
+
+
+def tokens_of(workload: PlainWorkload, prepared: Prepared) -> float:
+    """Output tokens of a request, as far as is known before the load."""
+    seen = max((record.output_tokens.count or 0 for record in prepared.records), default=0)
+    return workload.mean_output_tokens or seen
 
 
 def enough_workers(requests_s: float, tokens: float, cpus: int) -> int:

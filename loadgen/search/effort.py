@@ -131,12 +131,14 @@ def forecast(
     drain_s: float,
     request_s: float,
     every_level: bool = False,
+    overlap_s: float = 0.0,
 ) -> Forecast:
     """The most that a ladder of `levels` with up to `extra_steps` more at its top can send.
 
     `request_s` is the measured time of one request without load. How many requests the server works on at once is not
     known. Where `every_level` is measured whatever comes, it may be one. A ladder is left soon after the level where
-    throughput stops growing, so that four times the time without load, on average over its rungs, is enough.
+    throughput stops growing, so that four times the time without load, on average over its rungs, is enough. In each
+    step load goes on for `overlap_s` longer than one process would send it.
     """
     steps = [*levels, *[max(levels)] * extra_steps]
     requests = 0
@@ -145,7 +147,7 @@ def forecast(
         most = rule.requests_most(level)
         if rule.duration is not None:
             most = max(1000, math.ceil(4 * level * rule.duration / request_s) + 12 * level)
-        requests += most + 4 * level + (warmup or 0)
+        requests += most + 4 * level + (warmup or 0) + math.ceil(overlap_s * level / request_s)
         each = 1.25 * request_s if every_level else 4 * request_s / level
         if rule.duration is not None:
             window = rule.duration
@@ -166,7 +168,14 @@ def rate_warmup_s(request_s: float) -> float:
 
 
 def rate_forecast(
-    rate: float, rule: StepRule, *, warmup: int | None, tokens_per_request: int | None, drain_s: float, request_s: float
+    rate: float,
+    rule: StepRule,
+    *,
+    warmup: int | None,
+    tokens_per_request: int | None,
+    drain_s: float,
+    request_s: float,
+    overlap_s: float = 0.0,
 ) -> Forecast:
     """The most that one open-loop step can send. A server that does not keep up works off what piled up while fillers
     go on: that much again as the window lasts, and no more, is allowed for it."""
@@ -177,7 +186,7 @@ def rate_forecast(
     else:
         window = max(rule.seconds_max, 8 * request_s)
     warm = rate_warmup_s(request_s) if warmup is None else warmup / rate + 4 * request_s
-    sending = warm + 2 * window + 8 * request_s + 1.0
+    sending = warm + 2 * window + 8 * request_s + 1.0 + overlap_s
     requests = math.ceil(1.1 * rate * sending) + (rule.requests or 0)
     tokens = None if tokens_per_request is None else requests * tokens_per_request
     return Forecast((), requests, tokens, sending + min(drain_s, 8 * request_s) + 1.0, rate)

@@ -63,7 +63,7 @@ class Flow:
 
     async def follow(self, spec: RequestSpec, at_ns: int, scheduled_ns: int) -> None:
         """Send a request taken for `at_ns` and due at `scheduled_ns`, and close its record."""
-        record = await self.sender.send(spec, scheduled_ns + self.zero_ns)
+        record = self.step.placed(await self.sender.send(spec, scheduled_ns + self.zero_ns))
         self.on_record(record)
         self.step.done(record, self.now(), at_ns)
         self.settle()

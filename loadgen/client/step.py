@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from ..records import FAILED_OUTCOMES, Observation, Phase, Prompt, Record, RequestSpec, Window
@@ -252,6 +252,10 @@ class Step(Phases):
         self._coming.append(at_ns)
         return spec
 
+    def placed(self, record: Record) -> Record:
+        """The record in its phase, where that has become known only since it was taken."""
+        return record
+
     def missed(self, scheduled_ns: int) -> bool:
         """Was this arrival due in the window and is unsent at its end? Then it is counted, and never sent."""
         missed = self.closed_ns is not None and scheduled_ns < self.closed_ns
@@ -279,8 +283,9 @@ class Step(Phases):
 
 
 class Part(Step):
-    """What one of several processes does of a step. The window opens at `open_ns`; it closes at `close_ns`, or for this
-    part once `sample` measured requests were sent; and it is over when `end` is called, or on a fault of its own."""
+    """What one of several processes does of a step. Its phases are told, ahead of their time; should that come late,
+    the requests in flight are put into the phase they belong to. The window closes at the time told, or for this part
+    once `sample` measured requests were sent; it is all over when `end` is called, or on a fault of its own."""
 
     def __init__(self, plan: StepPlan, prompts: Iterator[Prompt], budget: Budget, control: Control) -> None:
         super().__init__(plan, prompts, budget, control)
@@ -289,6 +294,7 @@ class Part(Step):
         self.sample: int | None = None
         self.drained_s: float | None = None  # what `drain_s` is, where that was told
         self.on_done: Callable[[Record, int, int], None] = lambda record, start_ns, end_ns: None
+        self._places: dict[str, tuple[int, Phase]] = {}  # of the requests in flight
 
     @property
     def drain_s(self) -> float:
@@ -299,9 +305,37 @@ class Part(Step):
         """Will no more measured requests be sent?"""
         return self.over or self.progress.phase == "filler"
 
+    def open_at(self, at_ns: int, sample: int | None) -> None:
+        """The window opens at `at_ns`; where a number of requests is fixed, this part's is `sample`."""
+        self.open_ns, self.sample = at_ns, sample
+        self._late("warmup", "measured", at_ns)
+
+    def close_at(self, at_ns: int) -> None:
+        """The window closes at `at_ns`."""
+        self.close_ns = at_ns
+        if self.sample is None:
+            self._late("measured", "filler", at_ns)
+
+    def take(self, at_ns: int) -> RequestSpec | None:
+        spec = super().take(at_ns)
+        if spec is not None:
+            self._places[spec.id] = at_ns, spec.phase
+        return spec
+
+    def placed(self, record: Record) -> Record:
+        _, phase = self._places.pop(record.id)
+        return record if phase == record.phase else replace(record, phase=phase)
+
     def done(self, record: Record, now_ns: int, at_ns: int) -> None:
         super().done(record, now_ns, at_ns)
         self.on_done(record, at_ns, now_ns)
+
+    def _late(self, believed: Phase, truly: Phase, from_ns: int) -> None:
+        """Requests taken for `from_ns` or later are in another phase than was known then."""
+        for name, (at_ns, phase) in self._places.items():
+            if phase == believed and at_ns >= from_ns:
+                self._places[name] = at_ns, truly
+                self.progress.measured_sent += (truly == "measured") - (believed == "measured")
 
     def _warm(self, at_ns: int) -> bool:
         return self.open_ns is not None and at_ns >= self.open_ns
@@ -313,6 +347,9 @@ class Part(Step):
 
     def _sampled(self) -> bool:
         return False
+
+    def _open(self, at_ns: int) -> None:
+        super()._open(at_ns if self.open_ns is None else self.open_ns)
 
     def _close(self, at_ns: int) -> None:
         super()._close(at_ns if self.close_ns is None else min(at_ns, self.close_ns))

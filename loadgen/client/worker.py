@@ -135,9 +135,9 @@ class _Task:
             self._start_ns = args[0]
             self._going.set()
         elif kind == "open":
-            part.open_ns, part.sample = args
+            part.open_at(*args)
         elif kind == "close":
-            part.close_ns = args[0]
+            part.close_at(*args)
         elif kind == "end":
             part.drained_s = args[2]
             part.end(args[0], args[1])

@@ -53,7 +53,7 @@ def announced(
     rule: StepRule,
     levels: Sequence[int],
     request_s: float,
-    overlap_s: float,
+    overlap_s: float = 0.0,
 ) -> Forecast:
     """The most that the rest of the run can send. The budget is lowered to it: from here on it is a promise."""
     if config.open_loop is not None:

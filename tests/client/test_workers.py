@@ -23,12 +23,12 @@ from loadgen.client.dialects.base import RequestOptions
 from loadgen.client.exchange import Timeouts
 from loadgen.client.pipe import pack, unpack
 from loadgen.client.shared import SILENT_S, SharedStep
-from loadgen.client.step import Control, StepPlan
+from loadgen.client.step import Control, Part, StepPlan
 from loadgen.client.transport import Access
 from loadgen.client.workers import Fleet, configuration
 from loadgen.errors import Failure, LoadgenError
 from loadgen.log.append import Lines, absorb
-from loadgen.records import Observation, Record
+from loadgen.records import Observation, Prompt, Record, RequestSpec
 from loadgen.simulator.scripted import Action, Request, ThreadedServer, error_reply
 from loadgen.workload.arrivals import Arrivals, Schedule
 from loadgen.workload.plain import PlainWorkload, plain_workload
@@ -130,7 +130,7 @@ def slow(wait_ms: float) -> Callable[[Request], list[Action]]:
 
 @pytest.mark.parametrize(("workers", "concurrency"), [(2, 4), (3, 7), (3, 3)])
 def test_shares_add_up_to_the_load(tmp_path: Path, workers: int, concurrency: int) -> None:
-    out, server = share(slow(30), workers, tmp_path, concurrency=concurrency)
+    out, server = share(slow(150), workers, tmp_path, concurrency=concurrency, enough=lambda p: p.window_s >= 0.6)
     assert server.peak_in_flight == concurrency == out.seen.in_flight_peak
     assert out.seen.ended == "complete" and out.seen.window is not None and out.seen.workers == workers
     assert out.seen.in_flight_integral_ns / (out.seen.window.seconds * 1e9) == pytest.approx(concurrency, rel=0.05)
@@ -364,6 +364,53 @@ def test_apportioned_shares_are_fair_and_make_up_the_whole(whole: int, weights: 
     assert sum(shares) == (whole if total else 0)
     for share, weight in zip(shares, weights, strict=True):
         assert total == 0 or whole * weight // total <= share <= -(-whole * weight // total)
+
+
+def part_of_two(budget: Budget | None = None) -> Part:
+    prompts = itertools.repeat(Prompt("x", 10, 5))
+    plan = StepPlan(1, 4, lambda p: False, warmup=0, worker=1, workers=2)
+    return Part(plan, prompts, budget or Budget(), Control())
+
+
+def finished(part: Part, spec: RequestSpec | None, at_ns: int, now_ns: int) -> Record:
+    assert spec is not None
+    record = part.placed(replace(RECORD, id=spec.id, phase=spec.phase))
+    part.done(record, now_ns, at_ns)
+    return record
+
+
+@pytest.mark.parametrize("sample", [None, 1])
+def test_what_is_told_late_still_holds_for_what_is_in_flight(sample: int | None) -> None:
+    part = part_of_two()
+    part.reach(100)
+    specs = [part.take(at) for at in (100, 110, 120)]
+    part.open_at(110, sample)
+    assert part.progress.measured_sent == 2
+    assert finished(part, specs[0], 100, 130).phase == "warmup"
+    assert finished(part, specs[1], 110, 140).phase == "measured"
+    part.close_at(120)
+    assert finished(part, specs[2], 120, 150).phase == ("filler" if sample is None else "measured")
+    assert part.progress.measured_sent == part.progress.measured_done
+    assert [spec.id for spec in specs if spec] == ["s1-000001", "s1-000003", "s1-000005"]
+    part.reach(150)
+    assert part.passed and not part.over, "its end is not its own to decide"
+    assert part.progress.phase == "filler" and part.closed_ns == 120
+
+
+def test_a_part_follows_the_times_it_is_told() -> None:
+    part = part_of_two()
+    part.open_at(1_000, None)
+    part.close_at(2_000)
+    phases = []
+    for at in (0, 999, 1_000, 1_999, 2_000, 3_000):
+        part.reach(at)
+        spec = part.take(at)
+        assert spec is not None
+        phases.append(spec.phase)
+        finished(part, spec, at, at + 1)
+    assert phases == ["warmup", "warmup", "measured", "measured", "filler", "filler"]
+    part.end("complete")
+    assert part.take(4_000) is None
 
 
 def test_the_sample_is_complete_only_when_all_workers_have_passed() -> None:

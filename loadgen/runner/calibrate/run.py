@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ... import __version__
+from ...client.health import tune_process
 from ...client.transport import Access
 from ..host import raise_descriptor_limit
 from .stages import DISTURBED, Bench, DispatchStage, Ground, Plan, StreamStage, waited
@@ -33,6 +34,7 @@ async def calibrate(
     `host` is `host_facts()` as it was before this process was pinned, if it was.
     """
     plan = plan or Plan()
+    tune_process()
     raise_descriptor_limit(max((*plan.levels, *plan.checks)))
     bench = Bench(ground, plan)
     began = time.monotonic()

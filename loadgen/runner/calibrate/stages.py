@@ -8,12 +8,11 @@ reference to the bytes, which are compared afterwards.
 from __future__ import annotations
 
 import contextlib
-import gc
 import http.client
 import itertools
 import json
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -26,6 +25,7 @@ import numpy as np
 from ...client.dialects import DIALECTS
 from ...client.dialects.base import RequestOptions
 from ...client.exchange import HttpxSender, Timeouts
+from ...client.health import quiet
 from ...client.openloop import LEAD_NS, run_open_step
 from ...client.step import StepPlan
 from ...client.tally import Tally
@@ -175,7 +175,7 @@ class Bench:
                 if len(records) == streams:
                     done.set()
 
-            with _garbage_kept():
+            with quiet():
                 async with anyio.create_task_group() as group:
                     for index in range(streams):
                         group.start_soon(stream, index)
@@ -224,9 +224,10 @@ class Bench:
         )
         connections = 32 + round(rate * 0.1)
         prompt = replace(PROMPT, output_tokens=4)
-        async with self._sender(connections, 5_000_000, 20_000_000) as (sender, said):
+        # As `run --rate` sends: from the reader's thread, where nothing else runs.
+        async with self._sender(connections, 5_000_000, 20_000_000, threaded=True) as (sender, said):
             await sender.connect(connections)
-            with _garbage_kept():
+            with quiet():
                 meter = _Meter()
                 seen = await run_open_step(
                     sender,
@@ -255,11 +256,18 @@ class Bench:
 
     @contextlib.asynccontextmanager
     async def _sender(
-        self, connections: int, itl_ns: int, ttft_ns: int, *, lockstep: bool = False, tls: bool = False
+        self,
+        connections: int,
+        itl_ns: int,
+        ttft_ns: int,
+        *,
+        lockstep: bool = False,
+        tls: bool = False,
+        threaded: bool = False,
     ) -> AsyncIterator[tuple[_RoundRobin, _Said]]:
         """A sender to all servers, and what they will have said."""
         parts: list[list[bytes]] = []
-        access = Access(ca_file=self.ground.ca_file) if tls else Access()
+        access = Access(ca_file=self.ground.ca_file if tls else None, threaded=threaded)
         extra = {"itl_us": itl_ns // 1000, "ttft_us": ttft_ns // 1000, "lockstep": lockstep}
         options = RequestOptions(model="truth", extra_body=extra)
         timeouts = Timeouts(first_token=30.0, idle=30.0, total=120.0)
@@ -385,21 +393,6 @@ def _run_queue_wait_s() -> float:
         return int(Path("/proc/self/schedstat").read_bytes().split()[1]) / 1e9
     except (OSError, IndexError, ValueError):
         return 0.0
-
-
-@contextlib.contextmanager
-def _garbage_kept() -> Iterator[None]:
-    """No garbage collection meanwhile: a pause of it is a late request."""
-    was_on = gc.isenabled()
-    gc.collect()
-    gc.freeze()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
-        if was_on:
-            gc.enable()
 
 
 async def _sleep_until(when_ns: int) -> None:

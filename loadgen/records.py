@@ -278,7 +278,8 @@ class Observation:
     sent late because `max_in_flight` were already in flight, `not_dispatched` arrivals due before the window's end
     that were unsent then, and never sent.
 
-    Of a step that several `workers` (processes) shared, the peak is the sum of theirs: of an open loop at most too high.
+    Of a step that several `workers` (processes) shared, the peak is the sum of theirs: of an open loop at most too
+    high.
     """
 
     step: int

@@ -108,12 +108,17 @@ def closing_manifest(
     seconds: float,
     exit_code: int,
     error: str | None = None,
+    carries: str | None = None,
     note: str | None = None,
 ) -> dict[str, Any]:
-    """The manifest at the end. `levels` are (step number, result); `error` is set where a fault ended the run; `note`
-    is one more thing to know of it."""
+    """The manifest at the end. `levels` are (step number, result); `error` is set where a fault ended the run;
+    `carries` cites the machine's calibration; `note` is one more thing to know of it."""
+    clock = dict(opening.get("clock") or {})
+    if carries is not None and clock.get("source"):
+        clock["text"] = f"{clock['source']} stamps · {carries}"
     return {
         **opening,
+        "clock": clock,
         "status": status,
         "stop": stop_object(stop),
         "levels": [

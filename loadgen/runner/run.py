@@ -36,6 +36,8 @@ from ..search.sweep import decide
 from ..search.verdict import judge
 from . import host
 from .budgets import announced, budget_of, unloaded_s
+from .calibrate.cite import cite
+from .calibrate.store import load as load_calibration
 from .config import Finished, Nobody, Opening, RunConfig, Watcher
 from .ending import InterruptedRunError, exit_code, signal_code
 from .journal import Journal, LoggedSender
@@ -318,6 +320,9 @@ class _Run:
             results = [result for _, result in self.levels]
             code = exit_code(stop, self.summaries, results, has_slo=bool(self.config.slo))
         log = self.journal.log()
+        calibration = load_calibration()
+        most = max((s.output_throughput.value for s in self.summaries if s.output_throughput), default=0.0)
+        streams = max((s.concurrency_peak or 0 for s in self.summaries), default=0)
         self.manifest = closing_manifest(
             self.manifest,
             status=status,
@@ -326,6 +331,7 @@ class _Run:
             seconds=seconds,
             exit_code=int(code),
             error=str(error) if error else None,
+            carries=cite(calibration, most, streams) if calibration else None,
             note=self.config.closing_note(stop, self.summaries) if self.config.closing_note else None,
         )
         try:

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from loadgen.report.calibration import cite, render
+from loadgen.report.calibration import render
+from loadgen.runner.calibrate.cite import cite
 
 
 def calibration(**capacity: Any) -> dict[str, Any]:
@@ -71,16 +72,16 @@ def calibration(**capacity: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("capacity", "events_per_s", "streams", "expected"),
     [
-        ({}, 16_500.0, 64, "this machine carries 3.1x what this step needed (calibrated 2026-11-29)"),
-        ({}, 1.0, 1, "this machine carries 51,150x what this step needed (calibrated 2026-11-29)"),
-        ({"at_least": True}, 16_500.0, 64, "this machine carries at least 3.1x what this step needed (… 2026-11-29)"),
-        ({}, 16_500.0, 1025, "this machine carries 3.1x what this step needed (… 2026-11-29 with 1,024 streams)"),
-        ({}, 102_300.0, 9, "this step needed 2.0x what this machine carries (calibrated 2026-11-29)"),
+        ({}, 16_500.0, 64, "this machine carries 3.1x what this run needed (calibrated 2026-11-29)"),
+        ({}, 1.0, 1, "this machine carries 51,150x what this run needed (calibrated 2026-11-29)"),
+        ({"at_least": True}, 16_500.0, 64, "this machine carries at least 3.1x what this run needed (… 2026-11-29)"),
+        ({}, 16_500.0, 1025, "this machine carries 3.1x what this run needed (… 2026-11-29 with 1,024 streams)"),
+        ({}, 102_300.0, 9, "this run needed 2.0x what this machine carries (calibrated 2026-11-29)"),
         (
             {"at_least": True},
             102_300.0,
             9,
-            "this step needed 2.0x what this machine has been seen to carry (… 2026-11-29)",
+            "this run needed 2.0x what this machine has been seen to carry (… 2026-11-29)",
         ),
         ({}, 0.0, 9, None),
         ({"events_per_s": 0.0}, 10.0, 9, None),

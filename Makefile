@@ -19,7 +19,7 @@ demo: setup
 	$(BIN)/loadgen sweep --simulate --demo
 
 test: setup
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 check: setup
 	$(BIN)/ruff format --check $(SOURCES)

@@ -279,7 +279,7 @@ class Observation:
     that were unsent then, and never sent.
 
     Of a step that several `workers` (processes) shared, the peak is the sum of theirs: of an open loop at most too
-    high.
+    high. `looks` is how often its verdict might be looked at while it ran, which widens the verdicts' intervals.
     """
 
     step: int
@@ -295,6 +295,7 @@ class Observation:
     not_dispatched: int = 0
     health: ClientHealth | None = None
     workers: int = 1
+    looks: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -395,6 +396,7 @@ class StepSummary:
     error_ms: Mapping[str, ErrorBound] = field(default_factory=dict)  # by latency metric
     exact_share: float | None = None  # of the measured output events, those whose stamp is exact
     client_limit: ClientLimit | None = None
+    workers: int = 1  # processes that shared the step
 
     @property
     def load(self) -> float:

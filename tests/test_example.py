@@ -46,6 +46,9 @@ def rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> list[dict[str, s
 def test_the_report_says_what_the_run_said(report: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
     assert report["answer"]["sentence"] == MANIFEST["stop"]["sentence"]
     assert [step["verdict"] for step in report["steps"]] == [level["verdict"] for level in MANIFEST["levels"]]
+    steps = [json.loads(line)["summary"] for line in (RUN / "steps.jsonl").read_text().splitlines()]
+    for step, summary in zip(report["steps"], steps, strict=True):  # the proof, not only the verdict
+        assert step["objectives"] == summary["objectives"]
     code, text = call(capsys, "report", str(RUN), "--details")
     assert code == 0
     assert "vLLM" in text and " ".join(MANIFEST["stop"]["sentence"].split()) in " ".join(text.split())

@@ -47,9 +47,10 @@ def summarise_run(c: Columns, slo: Slo, observations: Iterable[Observation] = ()
 
 
 def summarise(
-    c: Columns, step: int, slo: Slo, observation: Observation | None = None, *, looks: int = 1
+    c: Columns, step: int, slo: Slo, observation: Observation | None = None, *, looks: int | None = None
 ) -> StepSummary:
-    """One step of a run. `looks` is how often its verdict is looked at; it widens the verdicts' intervals only."""
+    """One step of a run. `looks` is how often its verdict is looked at, else as observed; it widens the verdicts'
+    intervals only."""
     c = c.where((c.step == step) & ~is_phase(c, "preflight"))
     concurrency = observation.concurrency if observation else int(c.concurrency[0]) if len(c) else 0
     measured = c.where(is_phase(c, "measured"))
@@ -91,7 +92,7 @@ def summarise(
         concurrency_mean=in_flight,
         concurrency_peak=observation.in_flight_peak if observation else peak_in_flight(c) if len(c) else None,
         littles_law_residual=integral / residence - 1 if integral is not None and residence else None,
-        objectives=check_objectives(sample, slo, turnover, looks),
+        objectives=check_objectives(sample, slo, turnover, looks or (observation.looks if observation else 1)),
         ended=observation.ended if observation else "complete",
         rate=observation.rate if observation else None,
         max_in_flight=observation.max_in_flight if observation else None,
@@ -102,6 +103,7 @@ def summarise(
         error_ms=error_bounds(ok, health),
         exact_share=exact_share(ok) if health else None,
         client_limit=client_limit(ok, health, open_loop=observation is not None and observation.rate is not None),
+        workers=observation.workers if observation else 1,
         **rates,
     )
 

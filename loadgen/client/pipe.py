@@ -18,7 +18,7 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from operator import attrgetter
 from typing import Any
 
@@ -32,6 +32,7 @@ READ_BYTES = 1 << 18
 _LEFT_OUT = {"finish_reason", "excerpt", "server_id", "peer"}
 _NAMES = tuple(field.name for field in fields(Record) if field.name not in _LEFT_OUT)
 _VALUES = attrgetter(*_NAMES)
+_EVENTS, _ERROR = _NAMES.index("events"), _NAMES.index("error")
 _PARTS: dict[str, type] = {
     "connect": Connect,
     "input_tokens": InputTokens,
@@ -118,14 +119,14 @@ class LinePipe:
 
 def pack(record: Record, *, events: bool) -> bytes:
     """A record without what only its log needs, as a JSON array; its events only where they are asked for."""
-    if record.events is not None and not events:
-        record = replace(record, events=None)
+    values = list(_VALUES(record))
+    if not events:
+        values[_EVENTS] = None
     if record.error is not None:
-        error = record.error
         # A server's words may hold what is no Unicode; a code may be past 64 bits.
-        message = error.message.encode("utf-8", "replace").decode()
-        record = replace(record, error=Failure(error.kind, message))
-    return orjson.dumps(_VALUES(record))
+        words = record.error.message.encode("utf-8", "replace").decode()
+        values[_ERROR] = Failure(record.error.kind, words)
+    return orjson.dumps(values)
 
 
 def unpack(values: Sequence[Any]) -> Record:

@@ -31,8 +31,8 @@ from .step import Control, Phases, StepPlan
 
 # So long before its time a phase is announced: in an open loop its requests are made ahead themselves.
 LEAD_NS, OPEN_LEAD_NS = 40_000_000, 40_000_000 + openloop.LEAD_NS
-OVERLAP_S = 0.2  # for how long, in all of a step, load goes on that one process would not have sent
-TICK_S = 0.02
+OVERLAP_S = 0.3  # for how long, in all of a step, load goes on that one process would not have sent
+TICK_S = 0.05
 SILENT_S = 2.0
 SET_S = 60.0  # until connections can be opened
 GRACE_S = 10.0  # after the drain, until a worker must have come to its end
@@ -123,9 +123,11 @@ class Shared:
         elif kind == "fault":
             self.step.end("client", worker.faults[-1].message, self.now())
             self.on_fault(worker.faults[-1])
-        self.changed()
+        if self.step.over or kind == "set":
+            self.changed()
 
     def changed(self) -> None:
+        """Something to act on before the next tick."""
         self._news.set()
 
     def quit(self) -> None:
@@ -217,7 +219,7 @@ class Shared:
                         self._lose(worker, "did not come to its end")
 
     async def _wait(self) -> None:
-        """Until something was heard, or the next tick; then look after the workers."""
+        """Until the next tick, or what cannot wait for it; then look after the workers."""
         with anyio.move_on_after(TICK_S):
             await self._news.wait()
         self._news = anyio.Event()

@@ -33,7 +33,7 @@ from .pipe import LinePipe, pack
 from .step import Control, Part, StepPlan
 from .transport import Access, open_client
 
-BEAT_S = 0.02  # how often what has happened is told
+BEAT_S = 0.05  # how often what has happened is told
 LIFE_S = 0.25  # …and that nothing has
 
 
@@ -96,7 +96,7 @@ class _Worker:
         while True:
             await anyio.sleep(BEAT_S)
             now = time.monotonic()
-            if (self.task is not None and self.task.fresh) or now - said >= LIFE_S:
+            if self.config and ((self.task is not None and self.task.fresh) or now - said >= LIFE_S):
                 said = now
                 self.tell()
 

@@ -26,7 +26,7 @@ from .budget import Budget
 from .dialects.base import RequestOptions
 from .exchange import Timeouts
 from .pipe import LinePipe
-from .shared import TICK_S, Shared, Worker
+from .shared import Shared, Worker
 from .step import Control, Progress, StepPlan
 from .transport import Access
 
@@ -111,7 +111,7 @@ class Fleet:
             self._start(number)
         with anyio.move_on_after(START_S):
             while not all(worker.ready or worker.lost or worker.faults for worker in self._workers):  # noqa: ASYNC110
-                await anyio.sleep(TICK_S)
+                await anyio.sleep(0.01)
         for worker in self._workers:
             if worker.faults:
                 raise worker.faults[0]
@@ -197,5 +197,8 @@ def _how(worker: Worker) -> str:
     if code < 0:
         return f"was killed ({signal.Signals(-code).name})"
     worker.said.seek(0)
-    lines = worker.said.read()[-2000:].decode("utf-8", "replace").strip().splitlines()
+    text = worker.said.read()[-4000:].decode("utf-8", "replace")
+    lines = [
+        line.strip(" |+-") for line in text.splitlines() if line.strip(" |+-")
+    ]  # a group of errors is drawn as a tree
     return f"ended by itself (exit {code}{': ' + lines[-1] if lines else ''})"

@@ -224,6 +224,7 @@ def decode_observation(line: bytes | Mapping[str, Any], source: str = "log", num
             not_dispatched=_int(seen, "not_dispatched") or 0,
             health=_health(_object(seen, "health")) if seen.get("health") is not None else None,
             workers=_int(seen, "workers") or 1,
+            looks=max(1, _int(seen, "looks") or 1),
         )
     except _FaultError as error:
         raise LogError(f"{source} line {number}: {error}", "delete steps.jsonl: it can be derived again") from error

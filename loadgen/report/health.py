@@ -83,7 +83,8 @@ def health_lines(summary: StepSummary) -> list[tuple[str, str]]:
     ]
     exact = f"{percent(summary.exact_share)} of the events exact" if summary.exact_share is not None else ""
     lines.append(("error at most", " · ".join([*bounds, *([exact] if exact else [])]) + (" (ms)" if bounds else "")))
-    lines.append(("client", " · ".join(_fared(health))))
+    several = [f"{summary.workers} workers, of each figure the worst"] if summary.workers > 1 else []
+    lines.append(("client", " · ".join([*several, *_fared(health)])))
     if summary.client_limit is not None:
         lines.append(("the limit", f"{summary.client_limit.what} → {summary.client_limit.remedy}"))
     return lines

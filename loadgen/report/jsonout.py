@@ -152,6 +152,7 @@ def step_object(s: StepSummary, mark: Mark) -> dict[str, Any]:
         "exact_share": s.exact_share,
         "client_limit": s.client_limit,
         "client": s.health,
+        "workers": s.workers,
         "objectives": s.objectives,
         "percentiles_ms": {_NAMES[key]: found.percentiles for key, found in s.latency.items() if key in _NAMES},
     }

@@ -276,7 +276,8 @@ class _Run:
             )
         finally:
             looks.close()
-        summary = summarise(whole.columns(), number, config.slo, observation, looks=looks.planned)
+        observation = replace(observation, looks=looks.planned)
+        summary = summarise(whole.columns(), number, config.slo, observation)
         e2e = summary.latency.get("e2e")
         if e2e is not None and e2e.mean is not None:
             self.request_s = e2e.mean.value / 1e3

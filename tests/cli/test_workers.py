@@ -80,6 +80,8 @@ def test_a_sweep_by_three_is_one_log(tmp_path: Path, call: Call) -> None:
         assert {r["concurrency"] for r in mine} == {level}
     assert manifest_of(folder)["status"] == "complete"
     assert manifest_of(folder)["plan"]["workers"] == 3
+    if len(done) == 3:
+        assert "3 workers" in call("report", folder, "--details").out
     again = call("report", folder, "--json")
     assert again.code == 0 and len(json.loads(again.out)["steps"]) == len(done)
 

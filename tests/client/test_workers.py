@@ -128,7 +128,7 @@ def slow(wait_ms: float) -> Callable[[Request], list[Action]]:
     return lambda request: answer(request, wait_ms)
 
 
-@pytest.mark.parametrize(("workers", "concurrency"), [(2, 4), (3, 7), (3, 3)])
+@pytest.mark.parametrize(("workers", "concurrency"), [(3, 7), (2, 2)])
 def test_shares_add_up_to_the_load(tmp_path: Path, workers: int, concurrency: int) -> None:
     out, server = share(slow(150), workers, tmp_path, concurrency=concurrency, enough=lambda p: p.window_s >= 0.6)
     assert server.peak_in_flight == concurrency == out.seen.in_flight_peak
@@ -164,7 +164,7 @@ def test_the_requests_are_those_of_one_stream(tmp_path: Path) -> None:
         assert mine == list(range(worker, worker + 3 * len(mine), 3))
 
 
-@pytest.mark.parametrize(("workers", "concurrency", "requests"), [(2, 3, 31), (3, 8, 7), (3, 4, 2)])
+@pytest.mark.parametrize(("workers", "concurrency", "requests"), [(2, 3, 31), (3, 4, 2)])
 def test_a_fixed_number_of_requests_is_exact(tmp_path: Path, workers: int, concurrency: int, requests: int) -> None:
     out, server = share(slow(4), workers, tmp_path, concurrency=concurrency, requests=requests)
     assert out.phases()["measured"] == requests

@@ -140,7 +140,8 @@ OPEN = dataclasses.replace(OBSERVATION, concurrency=0, rate=12.5, max_in_flight=
 
 
 @pytest.mark.parametrize(
-    "observation", [OBSERVATION, OPEN, HEALTHY, dataclasses.replace(OBSERVATION, window=None, detail="")]
+    "observation",
+    [OBSERVATION, OPEN, HEALTHY, dataclasses.replace(OBSERVATION, window=None, detail="", looks=5)],
 )
 def test_observations_come_back(observation: Observation) -> None:
     line = codec.encode(codec.step_object(observation))

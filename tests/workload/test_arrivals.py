@@ -109,7 +109,7 @@ def test_seeds_differ() -> None:
         (Arrivals("gamma", 4.0), lambda x: special.gammainc(4.0, 4.0 * x)),
         (Arrivals("weibull", 0.7), lambda x: -np.expm1(-((x * math.gamma(1 + 1 / 0.7)) ** 0.7))),
     ],
-    ids=str,
+    ids=["poisson", "gamma:0.25", "gamma:4", "weibull:0.7"],
 )
 def test_gaps_follow_the_distribution_and_are_independent(arrivals: Arrivals, cdf: object) -> None:
     gaps = np.diff(offsets(Schedule(arrivals, 100.0, 3), 20_001)) / 1e9 * 100.0

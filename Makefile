@@ -33,6 +33,7 @@ format: setup
 # This client beside plain httpx and aiohttp, on a server whose every send time is known (needs a C compiler). Minutes.
 bench: $(VENV)/.bench
 	$(BIN)/python -m benchmarks.peers.run --own --rounds 2 --waves 4
+	$(BIN)/python -m benchmarks.accuracy --streams 16 --rounds 1
 
 $(VENV)/.bench: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[bench]'

@@ -1,7 +1,7 @@
 """Would kernel transmit stamps tell better when a request was sent? `python benchmarks/transmit.py`
 
-Sends on a loopback connection and compares two candidates for `sent_at` with the kernel's receive stamp at the other end:
-the time read just before send(), and the kernel's own transmit stamp, fetched from the socket's error queue.
+Sends on a loopback connection and compares two candidates for `sent_at` with the kernel's receive stamp at the other
+end: the time read just before send(), and the kernel's own transmit stamp, fetched from the socket's error queue.
 """
 
 from __future__ import annotations

@@ -39,7 +39,8 @@ PROMPT_SEND_MS = 0.02
 # 5 %, within which a verdict is `marginal` anyway. A bound is the most that an error can be, twice what it is in the
 # mean where arrivals fall anywhere in the time not looked at: it counts from 10 %. Where the CPU was waited for, but
 # not most of the time, the effects decide: kernel stamps do not mind, and requests sent late are seen.
-LATE_SHARE = 0.05  # of a request's median E2E
+LATE_SHARE = 0.05  # of a request's median E2E: for the median lag
+TAIL_SHARE = 0.25  # …and for its p99
 BOUND_SHARE = 0.1  # of the percentile itself
 LATE_MS = 1.0  # what is smaller is of no consequence to anyone
 CPU_LIMIT = 0.9  # of one CPU, by the thread that reads
@@ -160,20 +161,23 @@ def _refilled_late(ok: Columns, health: ClientHealth) -> ClientLimit | None:
     if np.isnan(e2e).all():
         return None
     median = float(np.nanmedian(e2e))
-    limit = max(LATE_MS, LATE_SHARE * median)
+    # Half of the slots late by a twentieth of a request's time take that much of the load away; a tail takes less.
+    limit, tail = max(LATE_MS, LATE_SHARE * median), max(LATE_MS, TAIL_SHARE * median)
     # Opening a connection is the network's and the server's part in it.
     lag = metrics.dispatch_lag(ok) - np.nansum(metrics.connect_ms(ok), axis=1)
     ranked = np.sort(lag[~np.isnan(lag)])
     # As the refill lag's: of a small sample the third largest, so that a hiccup is not taken for a habit.
-    dispatch = float(ranked[max(0, min((99 * len(ranked) - 1) // 100, len(ranked) - FEW))]) if len(ranked) else 0.0
-    refill = health.refill_lag_us.p99 / 1e3 if health.refill_lag_us is not None else 0.0
-    if max(dispatch, refill) <= limit:
-        return None
-    what = "requests were sent" if dispatch > refill else "slots were refilled"
-    return ClientLimit(
-        f"{what} up to {_ms(max(dispatch, refill))} late (p99), where a request takes {_ms(median)} (median)",
-        _remedy(health),
-    )
+    high = float(ranked[max(0, min((99 * len(ranked) - 1) // 100, len(ranked) - FEW))]) if len(ranked) else 0.0
+    middle = float(ranked[len(ranked) // 2]) if len(ranked) else 0.0
+    refill = health.refill_lag_us
+    for what, half, most in (
+        ("requests were sent", middle, high),
+        ("slots were refilled", refill.p50 / 1e3 if refill else 0.0, refill.p99 / 1e3 if refill else 0.0),
+    ):
+        if half > limit or most > tail:
+            late = f"{_ms(half)} late (median)" if half > limit else f"up to {_ms(most)} late (p99)"
+            return ClientLimit(f"{what} {late}, where a request takes {_ms(median)} (median)", _remedy(health))
+    return None
 
 
 def _uncertain(ok: Columns, health: ClientHealth) -> ClientLimit | None:

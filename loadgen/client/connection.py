@@ -187,6 +187,9 @@ class Connection:
             self._broke(httpx.ReadError(str(error)), error)
             return
         now = time.monotonic_ns()
+        if not data:
+            self._ended()
+            return
         stats = self._stats
         stats.reads += 1
         if ancillary:
@@ -204,9 +207,6 @@ class Connection:
             stamp = now
             stats.unstamped += 1
         answer = self.answer
-        if not data:
-            self._ended()
-            return
         full = len(data) == READ_BYTES
         closed = False
         if self.tls is not None:

@@ -22,7 +22,7 @@ import orjson
 from ..errors import Failure, FailureKind
 from ..records import InputTokens, Outcome, OutputTokens, Record, RequestSpec, TimeoutKind
 from .decode import decoder
-from .dialects.base import Dialect, RequestOptions, asked_output
+from .dialects.base import Dialect, RequestOptions, asked_choices, asked_output
 from .failures import describe, error_message, failure_kind, reason_phrase
 from .kernel import KernelTransport
 from .probe import PROBE, Probe
@@ -86,7 +86,8 @@ class _Live:
 
 
 class HttpxSender:
-    """`Sender` over an httpx client. `zero_ns` is the run's start on CLOCK_MONOTONIC: records are relative to it."""
+    """`Sender` over an httpx client. `zero_ns` is the run's start on CLOCK_MONOTONIC: records are relative to it. `run`
+    goes before each request's id on the wire: servers take that for their own id, which must not come twice."""
 
     def __init__(
         self,
@@ -97,6 +98,7 @@ class HttpxSender:
         *,
         zero_ns: int,
         timeouts: Timeouts | None = None,
+        run: str = "",
         max_event_bytes: int = MAX_EVENT_BYTES,
         tally: type[Tally] = Tally,
     ) -> None:
@@ -105,6 +107,7 @@ class HttpxSender:
         self._dialect = dialect
         self._options = options
         self._zero = zero_ns
+        self._run = f"{run}-" if run else ""
         self._timeouts = timeouts or Timeouts()
         self._max_event_bytes = max_event_bytes
         self._tally = tally
@@ -127,7 +130,7 @@ class HttpxSender:
         end = await self._attempt(spec, body, scheduled_ns)
         if end.stale:  # a kept-alive connection the server had already closed: nothing was answered, so send it again
             end = await self._attempt(spec, body, scheduled_ns)
-        end.asked = asked_output(fields)
+        end.asked, end.choices = asked_output(fields), asked_choices(fields)
         return scrub(self._record(spec, scheduled_ns, end), self._secrets)
 
     async def _attempt(self, spec: RequestSpec, body: bytes, scheduled_ns: int) -> _End:
@@ -168,7 +171,7 @@ class HttpxSender:
         self, ours: KernelTransport, spec: RequestSpec, body: bytes, scheduled_ns: int, live: _Live, end: _End
     ) -> None:
         """Our transport feeds the tally as the bytes come: this task wakes for the headers and for the end."""
-        wire = self._wire(spec.id, body)
+        wire = self._wire(self._run + spec.id, body)
         answer = await ours.exchange(self._url, wire, end.probe, end.tally, live.token, scheduled_ns)
         try:
             status, fields = answer.head.result()
@@ -193,7 +196,9 @@ class HttpxSender:
         early_s = (scheduled_ns - time.monotonic_ns()) / 1e9
         if early_s > 0:
             await anyio.sleep(early_s)
-        request = self._client.build_request("POST", self._url, content=body, headers=self._own_headers(spec.id))
+        request = self._client.build_request(
+            "POST", self._url, content=body, headers=self._own_headers(self._run + spec.id)
+        )
         response = await self._client.send(request, stream=True)
         try:
             reply = _Reply.of(response.status_code, response.headers.raw)
@@ -260,15 +265,15 @@ class HttpxSender:
         def run_ns(stamp: int | None) -> int | None:
             return None if stamp is None else stamp - self._zero
 
-        asked = end.asked
+        asked = None if end.asked is None else end.asked * end.choices
         usage_asked = self._options.usage
         if end.whole is not None:
-            result = end.tally.whole(end.whole, end.done_ns, asked, usage_asked=usage_asked)
+            result = end.tally.whole(end.whole, end.done_ns, end.asked, usage_asked=usage_asked)
         else:
             end.tally.close(end.done_ns, ended_cleanly=False)
-            result = end.tally.result(asked, usage_asked=usage_asked)
+            result = end.tally.result(end.asked, usage_asked=usage_asked)
         outcome: Outcome = end.outcome or result.outcome
-        failure = end.failure or (result.error if outcome not in ("cut", "cancelled", "ok") else None)
+        failure = end.failure or (result.error if outcome in ("incomplete", "empty", "error") else None)
         if end.reset is not None and outcome in ("incomplete", "empty"):
             outcome, failure = "incomplete", end.reset
         done_ns = result.done_ns if end.outcome is None and result.done_ns else end.done_ns
@@ -342,7 +347,8 @@ class _End:
         self.done_ns = 0
         self.settled = False
         self.stale = False
-        self.asked: int | None = None  # output tokens, by the body as it was sent
+        self.asked: int | None = None  # output tokens of each choice, by the body as it was sent
+        self.choices = 1
         self.reset: Failure | None = None  # how a stream broke off; of interest where the tally calls it incomplete
 
     def settle(self, stamp_ns: int) -> None:

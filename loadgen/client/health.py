@@ -41,8 +41,8 @@ PROC = Path("/proc")
 
 
 def tune_process() -> None:
-    """What makes this process exact, once and early: timers without slack, threads that yield soon, and a heap that keeps
-    its read buffers."""
+    """What makes this process exact, once and early: timers without slack, threads that yield soon, and a heap that
+    keeps its read buffers."""
     exact_timers()
     # A thread that waits for the interpreter gets it after this long; the default of 5 ms would be a late request.
     sys.setswitchinterval(SWITCH_S)

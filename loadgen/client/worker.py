@@ -154,6 +154,7 @@ class _Task:
             plan.part(plan.concurrency or plan.most_in_flight or 1),
             tls=config["tls"],
             connect_timeout_s=config["timeouts"]["connect"],
+            idle_timeout_s=config["timeouts"]["idle"],
         )
         async with client:
             sender = HttpxSender(
@@ -163,6 +164,7 @@ class _Task:
                 RequestOptions(**config["options"]),
                 zero_ns=worker.zero_ns,
                 timeouts=Timeouts(**config["timeouts"]),
+                run=config["run"],
             )
             with quiet(), Watch(client, zero_ns=worker.zero_ns) as watch:
                 worker.pipe.say("set")

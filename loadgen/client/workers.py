@@ -44,6 +44,7 @@ def configuration(
     workload: PlainWorkload,
     calibration: Calibration | None,
     seed: int,
+    run: str,
     token_log: bool = True,
 ) -> dict[str, Any]:
     """What a worker needs to know of the run, as JSON has it. It may hold secrets."""
@@ -61,6 +62,7 @@ def configuration(
         },
         "calibration": None if calibration is None else asdict(calibration),
         "seed": seed,
+        "run": run,
         "token_log": token_log,
     }
 
@@ -198,7 +200,6 @@ def _how(worker: Worker) -> str:
         return f"was killed ({signal.Signals(-code).name})"
     worker.said.seek(0)
     text = worker.said.read()[-4000:].decode("utf-8", "replace")
-    lines = [
-        line.strip(" |+-") for line in text.splitlines() if line.strip(" |+-")
-    ]  # a group of errors is drawn as a tree
+    # A group of errors is drawn as a tree.
+    lines = [line.strip(" |+-") for line in text.splitlines() if line.strip(" |+-")]
     return f"ended by itself (exit {code}{': ' + lines[-1] if lines else ''})"

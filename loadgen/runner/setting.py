@@ -35,11 +35,18 @@ class Setting:
             connections,
             tls=self.target.url.startswith("https") or access.proxy is not None,
             connect_timeout_s=self.config.timeouts.connect,
+            idle_timeout_s=self.config.timeouts.idle,
         )
 
     def sender(self, client: httpx.AsyncClient, dialect: Dialect, options: RequestOptions) -> HttpxSender:
         return HttpxSender(
-            client, self.target.url, dialect, options, zero_ns=self.zero_ns, timeouts=self.config.timeouts
+            client,
+            self.target.url,
+            dialect,
+            options,
+            zero_ns=self.zero_ns,
+            timeouts=self.config.timeouts,
+            run=self.nonce,
         )
 
     def step_nonce(self, step: int) -> str:

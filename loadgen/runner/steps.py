@@ -163,6 +163,7 @@ class Steps:
                 workload=setting.workload,
                 calibration=self.prepared.calibration,
                 seed=setting.seed,
+                run=setting.nonce,
                 token_log=config.token_log,
             )
             fleet = Fleet(known, lambda worker: str(folder.part(worker)), zero_ns=setting.zero_ns)

@@ -304,7 +304,7 @@ def test_levels_are_what_the_server_sees(call: Call, tmp_path: Path) -> None:
             now[step] -= 1
 
     def handler(request: Request) -> Any:
-        step = request.headers.get("x-request-id", "").split("-")[0]
+        step = request.headers.get("x-request-id", "--").split("-")[1]
         return serve()(request) if request.method == "GET" else answered(step, request)
 
     with ThreadedServer(handler) as server:

@@ -62,7 +62,7 @@ class Ledger:
         if request.method == "GET":
             self.gets += 1
             return serve()(request)
-        self.got.append(request.headers["x-request-id"])
+        self.got.append(request.headers["x-request-id"].partition("-")[2])
         self.times.append(time.monotonic())
         if self.hangs_from is not None and len(self.got) > self.hangs_from:
             return [Hang(3600)]
@@ -71,7 +71,7 @@ class Ledger:
     async def _answer(self, request: Request) -> AsyncIterator[Action]:
         for action in answer(request, self.wait_ms):
             yield action
-        self.answered.append(request.headers["x-request-id"])
+        self.answered.append(request.headers["x-request-id"].partition("-")[2])
 
     def reached(self, moment: int) -> bool:
         return self.gets > 0 if moment == 0 else len(self.got) >= moment

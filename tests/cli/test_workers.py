@@ -67,7 +67,9 @@ def test_a_sweep_by_three_is_one_log(tmp_path: Path, call: Call) -> None:
     assert went_well(said, folder), said.err
     assert not parts(folder), "merged"
     records = records_of(folder)
-    assert Counter(r["id"] for r in records) == Counter(request.headers["x-request-id"] for request in got)
+    assert Counter(r["id"] for r in records) == Counter(
+        request.headers["x-request-id"].partition("-")[2] for request in got
+    )
     steps = [json.loads(line)["observation"] for line in (folder / "steps.jsonl").read_text().splitlines()]
     done = levels[: len(steps)]
     assert done == levels or (done and client_bound(folder))
@@ -114,13 +116,14 @@ def test_ctrl_c_drains_every_worker(tmp_path: Path, call: Call) -> None:
     with ThreadedServer(serve(300.0)) as server:
         process = start("run", server.url, *SHAPE, "-c", "4", "--workers", "2", "-o", tmp_path)
         until(lambda: len(generations(server.requests)) >= 12 or process.poll() is not None)
+        assert process.poll() is None, finish(process)
         workers = children(process)
         os.kill(process.pid, signal.SIGINT)
         said = finish(process, 30)
         assert said.code == 130 and "Traceback" not in said.err, said.err
         got = generations(server.requests)
     records = records_of(folder_in(tmp_path))
-    assert {r["id"] for r in records} == {request.headers["x-request-id"] for request in got}
+    assert {r["id"] for r in records} == {request.headers["x-request-id"].partition("-")[2] for request in got}
     assert {r["outcome"] for r in records} == {"ok"}, "what was in flight came to its end"
     assert len(workers) == 2 and not any(map(alive, workers))
     assert not parts(folder_in(tmp_path))
@@ -132,12 +135,13 @@ def test_a_killed_run_leaves_parts_that_report_reads(tmp_path: Path, call: Call)
     with ThreadedServer(serve(20.0)) as server:
         process = start("run", server.url, *SHAPE, "-c", "4", "--workers", "2", "-o", tmp_path)
         until(lambda: len(generations(server.requests)) >= 30 or process.poll() is not None)
+        assert process.poll() is None, finish(process)
         workers = children(process)
         os.kill(process.pid, signal.SIGKILL)
         assert finish(process).code == -signal.SIGKILL
         until(lambda: not any(map(alive, workers)))
         until(lambda: server.open_connections == 0)
-        got = {request.headers["x-request-id"] for request in generations(server.requests)}
+        got = {request.headers["x-request-id"].partition("-")[2] for request in generations(server.requests)}
     folder = folder_in(tmp_path)
     assert len(parts(folder)) == 2
     said = call("report", folder, "--json")
@@ -151,6 +155,7 @@ def test_a_killed_worker_voids_the_step(tmp_path: Path, call: Call) -> None:
     with ThreadedServer(serve(20.0)) as server:
         process = start("run", server.url, *SHAPE, "-c", "4", "--workers", "2", "-o", tmp_path)
         until(lambda: len(generations(server.requests)) >= 30 or process.poll() is not None)
+        assert process.poll() is None, finish(process)
         os.kill(children(process)[-1], signal.SIGKILL)
         said = finish(process, 30)
     assert said.code == 4 and "Traceback" not in said.err, said.err

@@ -580,7 +580,7 @@ def test_nothing_is_kept_in_cycles(authority: trustme.CA, threaded: bool) -> Non
                     await response.aread()
                     del request, response, tally, probe
                 async with asyncio.timeout(5):  # the parse timer forgets what it held
-                    while any(ref() is not None for ref in kept):
+                    while any(ref() is not None for ref in kept):  # noqa: ASYNC110
                         await asyncio.sleep(0.01)
             finally:
                 gc.enable()

@@ -84,7 +84,7 @@ def share(
     async def main(url: str) -> None:
         config = configuration(
             f"{url}/v1/chat/completions", "chat", access=access, options=RequestOptions("m"), timeouts=Timeouts(),
-            workload=workload, calibration=None, seed=3,
+            workload=workload, calibration=None, seed=3, run="r",
         )  # fmt: skip
         zero, control, out.budget = time.monotonic_ns(), Control(), budget()
         parts = [tmp_path / part.format(i) for i in range(workers)]
@@ -278,7 +278,7 @@ def test_too_many_errors_are_seen_across_workers(tmp_path: Path) -> None:
 
 def test_refused_access_stops_all_at_once(tmp_path: Path) -> None:
     def handler(request: Request) -> list[Action]:
-        return error_reply(401, "no") if request.headers["x-request-id"] == "s1-000001" else answer(request, 60_000)
+        return error_reply(401, "no") if request.headers["x-request-id"] == "r-s1-000001" else answer(request, 60_000)
 
     out, _ = share(handler, 2, tmp_path, concurrency=6, drain_s=60.0)
     assert out.seen.ended == "unauthorized"

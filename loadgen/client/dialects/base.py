@@ -110,6 +110,15 @@ def asked_output(body: Mapping[str, Any]) -> int | None:
     return None
 
 
+def asked_choices(body: Mapping[str, Any]) -> int:
+    """How many answers a body asks for: `n` for each of its prompts."""
+    n, prompt = body.get("n"), body.get("prompt")
+    choices = n if isinstance(n, int) and not isinstance(n, bool) and n > 1 else 1
+    if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int):  # a list of prompts, not of token ids
+        choices *= len(prompt)
+    return choices
+
+
 def completion_body(own: Mapping[str, Any], prompt: Prompt, options: RequestOptions) -> dict[str, Any]:
     """The body of a completion request; `own` is how the dialect says the prompt's text.
 

@@ -25,6 +25,7 @@ check: setup
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/mypy
+	$(BIN)/python -m pytest tests/test_layers.py
 
 format: setup
 	$(BIN)/ruff format $(SOURCES)

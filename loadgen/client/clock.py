@@ -7,6 +7,7 @@ stamp is implausible, so that a stepped clock never shows up as a latency.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import os
@@ -59,6 +60,22 @@ class Clock:
             self.rejected += 1
             return read_ns
         return stamp
+
+
+_keeper: socket.socket | None = None
+
+
+def keep_stamping() -> None:
+    """Have the kernel stamp from now on and until this process ends.
+
+    It stamps nothing while no socket asks for it, and takes milliseconds to begin: without one socket that always asks,
+    the first reads of every step would come without.
+    """
+    global _keeper
+    if _keeper is None:
+        _keeper = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        atexit.register(_keeper.close)
+        ask_for_stamps(_keeper)
 
 
 def ask_for_stamps(sock: socket.socket) -> bool:

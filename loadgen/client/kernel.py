@@ -20,7 +20,7 @@ import httpx
 
 from ..records import Connect
 from .answer import Answer, ReadStats, Sink
-from .clock import SECOND_NS, ask_for_stamps
+from .clock import SECOND_NS, ask_for_stamps, keep_stamping
 from .connection import Connection, Key
 from .probe import Probe
 from .reactor import Reactor
@@ -62,6 +62,7 @@ class KernelTransport(httpx.AsyncBaseTransport):
         keepalive_s: float = KEEPALIVE_S,
         rearm_s: float = 1.0,
     ) -> None:
+        keep_stamping()
         self._context = context
         self._keepalive_s = keepalive_s
         self._loop = asyncio.get_running_loop()

@@ -29,7 +29,9 @@ _TARGET = section(
     "Target",
     click.argument("url", required=False),
     click.option("--simulate", is_flag=True, help="Measure an embedded simulated server instead of a URL."),
-    click.option("--endpoint", type=click.Choice(["chat", "completions"]), help="API to use.  [default: chat]"),
+    click.option(
+        "--endpoint", type=click.Choice(["chat", "completions", "generate_stream"]), help="API to use.  [default: chat]"
+    ),
     click.option("--model", metavar="NAME", help="Model to ask for.  [default: the only one in /v1/models]"),
     click.option(
         "--wait-ready", type=Duration(), metavar="TIME", help="Wait so long for the server to load.  [default: off]"

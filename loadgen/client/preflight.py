@@ -73,7 +73,9 @@ async def preflight(
     found = await discover(client, target)
     context = replace(_context(target, client, found, options), proxy=proxy)
     _check_listing(found, context, options)
-    model, notes, warnings = choose_model(found, options.model or None)
+    # TGI's own API names no model: the server has one.
+    own = options.model or str(found.flags.get("model_id", "")) if target.endpoint == "generate_stream" else None
+    model, notes, warnings = (own, (), ()) if own is not None else choose_model(found, options.model or None)
     length = context_of(found, model)
     check_context(length, workload.max_input_tokens, workload.max_output_tokens)
     wanted = replace(

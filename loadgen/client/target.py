@@ -22,9 +22,13 @@ from urllib.parse import quote, unquote_plus
 
 from ..errors import UsageError
 
-Endpoint = Literal["chat", "completions"]
+Endpoint = Literal["chat", "completions", "generate_stream"]
 ENDPOINTS: tuple[str, ...] = get_args(Endpoint)
-PATHS: dict[str, str] = {"chat": "/chat/completions", "completions": "/completions"}
+PATHS: dict[str, str] = {
+    "chat": "/chat/completions",
+    "completions": "/completions",
+    "generate_stream": "/generate_stream",
+}
 FORMS = "give it as http://HOST:PORT, with the server's path prefix if it has one"
 
 _SCHEME = re.compile(r"([a-z][a-z0-9+.\-]*)://(.*)", re.IGNORECASE | re.DOTALL)
@@ -34,7 +38,7 @@ _SECRET_NAME = re.compile(r"key|token|secret|passw|pwd|auth|credential|signature
 # Pages of a server that people paste from a browser: dropped where they are the whole path or follow the version.
 _PAGES = {"models", "docs", "health", "metrics", "version", "openapi.json"}
 # Addresses that speak another protocol than the endpoints offered.
-_FOREIGN = {"responses", "embeddings", "messages", "generate_stream", "generate", "rerank", "audio", "images"}
+_FOREIGN = {"responses", "embeddings", "messages", "generate", "rerank", "audio", "images"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +94,10 @@ def resolve(text: str, endpoint: str | None = None) -> Target:
     segments, found = _take_endpoint(segments, shown, notes)
     chosen = _endpoint(endpoint, found, shown, notes)
     whole = found is not None
-    if not whole and not _is_base(segments):
+    if chosen == "generate_stream":  # TGI's own API stands at the server's root, beside /v1
+        if not whole and segments and _VERSION.fullmatch(segments[-1]):
+            segments.pop()
+    elif not whole and not _is_base(segments):
         segments.append("v1")
     origin = f"{scheme}://{host}" + (f":{port}" if port is not None else "")
     base = origin + "".join("/" + quote(part, safe="%:@!$&'()*+,;=~") for part in segments)
@@ -199,6 +206,8 @@ def _take_endpoint(segments: list[str], shown: str, notes: list[str]) -> tuple[l
         return segments[:-2], "chat"
     if low[-1:] == ["completions"]:
         return segments[:-1], "completions"
+    if low[-1:] == ["generate_stream"]:
+        return segments[:-1], "generate_stream"
     after_version = len(low) > 1 and _VERSION.fullmatch(low[-2]) is not None
     if after_version and low[-1] == "chat":
         return segments[:-1], "chat"
@@ -221,7 +230,7 @@ def _endpoint(asked: str | None, found: Endpoint | None, shown: str, notes: list
         if found != "chat":
             notes.append(f"the address ends in {PATHS[found]}, so the endpoint is {found}")
         return found
-    return "completions" if asked == "completions" else "chat"
+    return next((known for known in get_args(Endpoint) if known == asked), "chat")
 
 
 def _is_base(segments: list[str]) -> bool:

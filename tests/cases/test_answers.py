@@ -188,8 +188,43 @@ def test_p27_an_empty_whole_answer_is_no_success(make_sender: MakeSender) -> Non
     assert send_one(make_sender, json_reply(empty)).outcome == "empty"
 
 
+TGI = {"token": {"id": 1, "text": "a", "special": False}, "generated_text": None, "details": None}
+TGI_LAST = {
+    "token": {"id": 2, "text": "</s>", "special": True},
+    "generated_text": "a",
+    "details": {"finish_reason": "length", "generated_tokens": 2},
+}
+
+
+@pytest.mark.parametrize("flush", ["action", 1, 7])
+def test_p25_native_tgi(make_sender: MakeSender, flush: Any) -> None:
+    """One token an event, the final text not counted again, the end by the body's, the server's own count."""
+    script = [J(TGI), T(30), J(TGI_LAST), EOF]
+    record = send_one(make_sender, script, endpoint="generate_stream", server={"flush": flush})
+    assert (record.outcome, record.finish_reason) == ("ok", "length")
+    assert (record.output_tokens.count, record.output_tokens.source) == (2, "usage")
+    assert record.events is not None and list(record.events.tokens) == [1, 1]
+
+
+@pytest.mark.parametrize(
+    "error", [{"error": "Model is overloaded", "error_type": "overloaded"}, {"error": "oh", "error_type": "generation"}]
+)
+@pytest.mark.parametrize("before", [0, 2])
+def test_p25_a_native_tgi_error_is_no_success(make_sender: MakeSender, error: Any, before: int) -> None:
+    record = send_one(make_sender, [*[J(TGI)] * before, J(error), EOF], endpoint="generate_stream")
+    assert record.outcome == "error"
+    assert record.error is not None and (record.error.message, record.error.code) == (
+        error["error"],
+        error["error_type"],
+    )
+
+
+def test_p25_a_native_tgi_stream_that_breaks_off_is_incomplete(make_sender: MakeSender) -> None:
+    assert send_one(make_sender, [J(TGI), J(TGI), EOF], endpoint="generate_stream").outcome == "incomplete"
+
+
 def test_p25_native_tgi_events_on_another_endpoint_are_no_success(make_sender: MakeSender) -> None:
-    """That dialect is not offered: its tokens are not taken for ours, and no figure comes of them."""
+    """Its tokens are not taken for another dialect's, and no figure comes of them."""
     token = {"token": {"id": 1, "text": "a", "special": False}, "generated_text": None, "details": None}
     record = send_one(make_sender, [J(token), J({**token, "generated_text": "a"}), EOF])
     assert record.outcome == "incomplete"

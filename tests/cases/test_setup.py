@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from loadgen.simulator.scripted import (
+    EOF,
     FIN,
     ROLE,
     C,
+    J,
     Request,
     T,
     ThreadedServer,
@@ -94,10 +96,24 @@ def test_x01_without_a_scheme(tmp_path: Path) -> None:
         assert paths(server.requests) == {CHAT}
 
 
-def test_p25_the_native_tgi_address_is_refused_in_a_sentence(tmp_path: Path) -> None:
-    ran, requests = measure(posts(answer), tmp_path, suffix="/generate_stream")
-    nothing_sent(ran, requests, code=2)
-    assert requests == []
+@pytest.mark.parametrize(
+    ("suffix", "flags"),
+    [
+        ("/generate_stream", ()),
+        ("", ("--endpoint", "generate_stream")),
+        ("/v1", ("--endpoint", "generate_stream")),
+    ],
+)
+def test_p25_the_native_tgi_address(suffix: str, flags: tuple[str, ...], tmp_path: Path) -> None:
+    def native(request: Request) -> list[Any]:
+        n = request.json["parameters"]["max_new_tokens"]
+        token = {"token": {"id": 1, "text": "a", "special": False}, "generated_text": None, "details": None}
+        details = {"finish_reason": "length", "generated_tokens": n, "input_length": 9}
+        return [*[J(token)] * (n - 1), J({**token, "generated_text": "a" * n, "details": details}), EOF]
+
+    ran, requests = measure(posts(native), tmp_path, *flags, suffix=suffix)
+    went_well(ran)
+    assert paths(requests) == {"/generate_stream"}
 
 
 @pytest.mark.parametrize("there", ["chat", "completions"])

@@ -7,5 +7,8 @@ from collections.abc import Mapping
 from .base import Dialect
 from .chat import ChatDialect
 from .completions import CompletionsDialect
+from .generate_stream import GenerateStreamDialect
 
-DIALECTS: Mapping[str, Dialect] = {dialect.name: dialect for dialect in (ChatDialect(), CompletionsDialect())}
+DIALECTS: Mapping[str, Dialect] = {
+    dialect.name: dialect for dialect in (ChatDialect(), CompletionsDialect(), GenerateStreamDialect())
+}

@@ -103,8 +103,9 @@ def deep_merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, A
 
 def asked_output(body: Mapping[str, Any]) -> int | None:
     """The longest output that a body asks for, in tokens; None where it does not say."""
-    for key in LENGTH_KEYS:
-        value = body.get(key)
+    parameters = body.get("parameters")
+    inner = parameters.get("max_new_tokens") if isinstance(parameters, Mapping) else None  # TGI's own
+    for value in (*(body.get(key) for key in LENGTH_KEYS), inner):
         if isinstance(value, int) and not isinstance(value, bool):
             return value
     return None

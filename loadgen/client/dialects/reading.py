@@ -57,7 +57,7 @@ def parse_json(data: bytes) -> Any:
 def _read(value: Any) -> Piece:
     if not isinstance(value, dict):
         return Piece(ignored=True)
-    piece = Piece(server_id=_text(value.get("id")) or None)
+    piece = Piece(server_id=as_text(value.get("id")) or None)
     choices = value.get("choices")
     usage = _usage(value.get("usage"))
     if usage is None and isinstance(value.get("x_groq"), dict):
@@ -70,7 +70,7 @@ def _read(value: Any) -> Piece:
         for place, choice in enumerate(choices):
             if isinstance(choice, dict):
                 known = True
-                index = _count(choice.get("index"))
+                index = as_count(choice.get("index"))
                 index = place if index is None else index
                 indices.append(index)
                 usage = _read_choice(choice, piece) or usage
@@ -111,7 +111,7 @@ def _read_choice(choice: dict[str, Any], piece: Piece) -> Usage | None:
     piece.finish_reason = piece.finish_reason or _finish_reason(choice)
     error = choice.get("error")
     if isinstance(error, dict | str) and error:
-        piece.error = _failure(error, choice)
+        piece.error = failure_of(error, choice)
     return _usage(choice.get("usage")) or _usage(delta.get("usage"))
 
 
@@ -162,7 +162,7 @@ def _finish_reason(choice: dict[str, Any]) -> str | None:
     reason = choice.get("finish_reason")
     if isinstance(reason, dict):
         reason = reason.get("type")
-    return _text(reason) or None
+    return as_text(reason) or None
 
 
 def _usage(value: Any) -> Usage | None:
@@ -185,16 +185,16 @@ def _error(value: dict[str, Any], known: bool) -> Failure | None:
     """The error that a JSON object is or holds. Without an `error` key, an object that carries an answer is none."""
     error = value.get("error")
     if error:
-        return _failure(error, value)
+        return failure_of(error, value)
     if value.get("object") == "error" or value.get("type") == "error":
-        return _failure(value, value)
+        return failure_of(value, value)
     if known:
         return None
     if value.get("detail"):  # FastAPI's own
-        return _failure(value["detail"], value)
+        return failure_of(value["detail"], value)
     status = _first_count(value, "status_code", "status", "code")
-    if _text(value.get("message")) and status is not None and status >= 400:
-        return _failure(value, value)
+    if as_text(value.get("message")) and status is not None and status >= 400:
+        return failure_of(value, value)
     return None
 
 
@@ -205,16 +205,16 @@ def _error_event(data: bytes) -> Failure:
     except MalformedEvent:
         value = data.decode("utf-8", "replace")
     if isinstance(value, dict):
-        return _error(value, known=False) or _failure(value, value)
-    return _failure(value, {})
+        return _error(value, known=False) or failure_of(value, value)
+    return failure_of(value, {})
 
 
-def _failure(error: Any, around: Mapping[str, Any]) -> Failure:
+def failure_of(error: Any, around: Mapping[str, Any]) -> Failure:
     """`error` is an object or the message itself; a code that it does not hold is looked for `around` it."""
     message = ""
     code: int | str | None = None
     if isinstance(error, dict):
-        message = next((text for key in ("message", "detail", "msg") if (text := _text(error.get(key)))), "")
+        message = next((text for key in ("message", "detail", "msg") if (text := as_text(error.get(key)))), "")
         code = _code(error)
     elif isinstance(error, str):
         message = error
@@ -235,17 +235,17 @@ def _code(value: Mapping[str, Any]) -> int | str | None:
 
 
 def _first_count(value: Mapping[str, Any], *keys: str) -> int | None:
-    return next((count for key in keys if (count := _count(value.get(key))) is not None), None)
+    return next((count for key in keys if (count := as_count(value.get(key))) is not None), None)
 
 
-def _count(value: Any) -> int | None:
+def as_count(value: Any) -> int | None:
     """A number that can be a count of tokens, also where a server writes 8.0."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53 else None
 
 
-def _text(value: Any) -> str:
+def as_text(value: Any) -> str:
     return value if isinstance(value, str) else ""
 
 

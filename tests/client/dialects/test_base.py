@@ -38,6 +38,7 @@ def test_dialects_and_their_paths() -> None:
     assert {name: dialect.path for name, dialect in DIALECTS.items()} == {
         "chat": "/chat/completions",
         "completions": "/completions",
+        "generate_stream": "/generate_stream",
     }
     assert all(name == dialect.name for name, dialect in DIALECTS.items())
 

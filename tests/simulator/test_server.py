@@ -183,13 +183,13 @@ def test_prompt_tokens_follow_the_documented_rule(url: str, path: str, body: dic
         ({"max_tokens": 20, "ignore_eos": True}, 20, 20, ("length",)),
         ({"max_completion_tokens": 7, "max_tokens": 20, "ignore_eos": True}, 7, 7, ("length",)),
         ({"max_tokens": 20, "min_tokens": 20}, 20, 20, ("length",)),
-        ({"max_tokens": 40}, 1, 40, {"stop", "length"}),
-        ({"max_tokens": 40, "min_tokens": 35}, 35, 40, {"stop", "length"}),
+        ({"max_tokens": 40}, 1, 40, ("stop", "length")),
+        ({"max_tokens": 40, "min_tokens": 35}, 35, 40, ("stop", "length")),
         ({}, 1, 2040, ("stop",)),
     ],
     ids=str,
 )
-def test_output_length(url: str, options: dict[str, Any], lowest: int, highest: int, reasons: set[str]) -> None:
+def test_output_length(url: str, options: dict[str, Any], lowest: int, highest: int, reasons: tuple[str, ...]) -> None:
     answer = post(url, CHAT, messages=[{"role": "user", "content": "hi"}], **options)
     assert lowest <= answer["usage"]["completion_tokens"] <= highest
     choice = answer["choices"][0]

@@ -21,6 +21,7 @@ VERBS = {
     "run": ("run", "Measure one load."),
     "report": ("report", "Say what a log means."),
     "export": ("export", "Write the request log as CSV or JSON lines."),
+    "plan": ("plan", "Say whether a model fits, what it holds, and what the hardware would allow."),
     "simulate": ("simulate", "Serve a simulated engine whose true capacity is known."),
     "calibrate": ("calibrate", "Measure this machine itself: what it carries, and how wrong it is."),
 }

@@ -1,0 +1,61 @@
+"""Memory of a GPU against requests in flight, as SVG or PNG. Needs the `plot` extra (Altair, vl-convert)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ..analysis.planning import CapacityPlan
+from ..errors import LogError, UsageError
+from ..hardware.model import GIB
+
+FORMATS = (".svg", ".png")
+
+
+def write_memory_chart(plan: CapacityPlan, path: Path) -> None:
+    """Raises UsageError for another suffix or without the extra, LogError where the file cannot be written."""
+    if path.suffix not in FORMATS:
+        raise UsageError(f"{path} is neither .svg nor .png", "name the file one or the other")
+    try:
+        import altair as alt
+        import vl_convert  # noqa: F401
+    except ImportError:
+        raise UsageError("plots need the plot extra", "pip install 'loadgen[plot]'") from None
+    try:
+        _chart(alt, plan).save(str(path))
+    except OSError as error:
+        raise LogError(f"{path} cannot be written: {error.strerror}", "choose another place") from None
+
+
+def _chart(alt: Any, plan: CapacityPlan) -> Any:
+    use = plan.memory
+    parts = (("weights", use.weights), ("activations", use.activations), ("runtime", use.runtime))
+    fixed = sum(size for _, size in parts)
+    rows = [
+        {"requests": n, "GiB": size / GIB, "part": name, "order": order}
+        for n, used in plan.curve
+        for order, (name, size) in enumerate((*parts, ("KV cache", used - fixed)))
+    ]
+    limits = [
+        {"GiB": use.usable / GIB, "limit": f"usable ({plan.on.utilisation:.0%})"},
+        {"GiB": use.total / GIB, "limit": f"all of a {plan.on.gpu.name}"},
+    ]
+    names = [name for name, _ in parts] + ["KV cache"]
+    area = (
+        alt.Chart(alt.Data(values=rows))
+        .mark_area()
+        .encode(
+            x=alt.X("requests:Q", title=f"requests in flight, {plan.lengths.held_mean:,.0f} tokens each on average"),
+            y=alt.Y("GiB:Q", stack=True, title="memory of one GPU (GiB)"),
+            color=alt.Color("part:N", sort=names, title=None),
+            order=alt.Order("order:Q"),
+        )
+    )
+    rule = alt.Chart(alt.Data(values=limits)).mark_rule(strokeDash=[6, 3]).encode(y="GiB:Q")
+    label = (
+        alt.Chart(alt.Data(values=limits))
+        .mark_text(align="left", dx=4, dy=-6, fontSize=11)
+        .encode(y="GiB:Q", x=alt.value(0), text="limit:N")
+    )
+    title = f"{plan.model.name} on {plan.on.gpus} × {plan.on.gpu.name}"
+    return alt.layer(area, rule, label).properties(width=520, height=300, title=title)

@@ -1,0 +1,100 @@
+"""`loadgen plan` as it is typed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from loadgen.cli.plan import plan
+from loadgen.errors import LoadgenError
+from loadgen.hardware.named import table
+
+
+def run(*args: str) -> tuple[int, str]:
+    result = CliRunner().invoke(plan, args, standalone_mode=False)
+    if result.exception is not None:
+        raise result.exception
+    return int(result.return_value), result.output
+
+
+def test_a_named_model_on_a_named_gpu() -> None:
+    code, text = run(
+        "--model", "llama-3.1-70b", "--gpu", "h100", "--tp", "4", "--input-len", "1000", "--output-len", "200"
+    )
+    assert code == 0
+    assert "141.1 GB in all" in text
+    assert "320 KiB a token" in text
+    assert "2 × h100 (TP 2) would do" in text
+
+
+def test_what_does_not_fit_ends_with_no_and_what_would_do() -> None:
+    code, text = run("--model", "deepseek-v3", "--gpu", "h100", "--tp", "8")
+    assert code == 1
+    assert "16 × h100" in text
+
+
+def test_json_from_flags() -> None:
+    shape = ("--layers", "80", "--heads", "64", "--kv-heads", "8", "--head-dim", "128")
+    code, text = run("--params", "70B", "--weight-bits", "4", *shape, "--gpu", "h100", "--json")
+    found = json.loads(text)
+    assert code == 0
+    assert found["model"]["weight_bytes"] == 35e9
+    assert found["kv_cache"]["bytes_per_token"] == 327_680
+    assert found["model"]["flops_per_token"] == 140e9
+
+
+def test_a_config_file_or_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(table()["qwen2.5-7b"]["config"]))
+    for path in (tmp_path, tmp_path / "config.json"):
+        code, text = run("--config", str(path), "--gpu", "l4", "--json")
+        assert code == 0
+        assert json.loads(text)["kv_cache"]["bytes_per_token"] == 57_344
+
+
+def test_an_own_gpu() -> None:
+    code, text = run("--model", "llama-3.1-8b", "--memory", "32", "--bandwidth", "1.8", "--peak", "200", "--json")
+    assert code == 0
+    assert json.loads(text)["floors"]["tpot_ms_alone"] == pytest.approx(
+        1e3 * (16.06e9 + 576 * 131072) / 1.8e12, rel=1e-3
+    )
+
+
+@pytest.mark.parametrize("suffix", [".svg", ".png"])
+def test_the_plot_is_written(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"memory{suffix}"
+    run("--model", "qwen3-8b", "--gpu", "l40s", "--plot", str(path))
+    start = path.read_bytes()[:200]
+    assert start.startswith(b"\x89PNG") if suffix == ".png" else b"<svg" in start
+
+
+@pytest.mark.parametrize(
+    ("args", "word"),
+    [
+        ((), "no model"),
+        (("--model", "gpt-9"), "gpt-9"),
+        (("--model", "qwen3-8b", "--params", "8e9"), "twice"),
+        (("--model", "qwen3-8b", "--layers", "4"), "--layers"),
+        (("--params", "8e9"), "--layers"),
+        (("--model", "qwen3-8b", "--gpu", "voodoo"), "voodoo"),
+        (("--model", "qwen3-8b", "--group-size", "128"), "--weight-bits"),
+        (("--config", "/nowhere/config.json"), "cannot be read"),
+        (("--model", "qwen3-8b", "--plot", "x.pdf"), "svg"),
+        (("--model", "qwen3-8b", "--plot", "/nowhere/x.svg"), "cannot be written"),
+        (("--params", "1e9", "--layers", "2", "--heads", "2", "--kv-heads", "4", "--head-dim", "8"), "KV heads"),
+    ],
+    ids=lambda value: " ".join(value) or "nothing" if isinstance(value, tuple) else value,
+)
+def test_a_mistake_is_one_sentence(args: tuple[str, ...], word: str) -> None:
+    with pytest.raises(LoadgenError, match=word):
+        run(*args)
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"text": 1}', "\ufeff{}", "null"])
+def test_a_file_that_is_no_config(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(content)
+    with pytest.raises(LoadgenError):
+        run("--config", str(path))

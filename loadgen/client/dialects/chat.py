@@ -15,6 +15,10 @@ class ChatDialect:
 
     name = "chat"
     path = "/chat/completions"
+    at_root = False
+    media = "text/event-stream"
+    names_model = True
+    whole = True
 
     def body(self, prompt: Prompt, options: RequestOptions) -> dict[str, Any]:
         return completion_body({"messages": [{"role": "user", "content": prompt.text}]}, prompt, options)

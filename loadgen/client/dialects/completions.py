@@ -15,9 +15,15 @@ class CompletionsDialect:
 
     name = "completions"
     path = "/completions"
+    at_root = False
+    media = "text/event-stream"
+    names_model = True
+    whole = True
 
     def body(self, prompt: Prompt, options: RequestOptions) -> dict[str, Any]:
-        return completion_body({"prompt": prompt.text}, prompt, options)
+        return completion_body(
+            {"prompt": prompt.text if prompt.token_ids is None else prompt.token_ids}, prompt, options
+        )
 
     def read(self, event: SSEEvent) -> Piece:
         return read_event(event)

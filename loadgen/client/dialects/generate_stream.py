@@ -10,7 +10,7 @@ from typing import Any
 
 from ...records import Prompt
 from ..sse import SSEEvent
-from .base import Piece, RequestOptions, Usage, deep_merge
+from .base import Piece, RequestOptions, Usage, deep_merge, sampling
 from .reading import as_count, as_text, failure_of, parse_json, read_event
 
 
@@ -19,6 +19,10 @@ class GenerateStreamDialect:
 
     name = "generate_stream"
     path = "/generate_stream"
+    at_root = True  # beside /v1
+    media = "text/event-stream"
+    names_model = False
+    whole = False
 
     def body(self, prompt: Prompt, options: RequestOptions) -> dict[str, Any]:
         body: dict[str, Any] = dict(prompt.body) if prompt.body is not None else {"inputs": prompt.text}
@@ -26,8 +30,7 @@ class GenerateStreamDialect:
         parameters: dict[str, Any] = dict(given) if isinstance(given, dict) else {}
         if prompt.output_tokens is not None:
             parameters["max_new_tokens"] = prompt.output_tokens
-        sampling = {"temperature": options.temperature, "top_p": options.top_p}
-        parameters.update({key: value for key, value in sampling.items() if value is not None})
+        parameters.update(sampling(options))
         parameters["details"] = True
         return deep_merge({**body, "parameters": parameters}, options.extra_body)
 

@@ -15,10 +15,10 @@ import orjson
 
 from ...errors import Failure
 from ..sse import SSEEvent
-from .base import MalformedEvent, Piece, Usage
+from .base import CallPart, MalformedEvent, Piece, Usage
 
 MESSAGE_CHARS = 2000  # of a server's error message
-_REASONING_PARTS = frozenset({"thinking", "reasoning", "reasoning_text"})
+_REASONING_PARTS = frozenset({"thinking", "reasoning", "reasoning_text", "summary_text"})
 _ABORTED = frozenset({"error", "abort"})  # finish reasons that say the server gave up
 
 
@@ -59,9 +59,9 @@ def _read(value: Any) -> Piece:
         return Piece(ignored=True)
     piece = Piece(server_id=as_text(value.get("id")) or None)
     choices = value.get("choices")
-    usage = _usage(value.get("usage"))
+    usage = read_usage(value.get("usage"))
     if usage is None and isinstance(value.get("x_groq"), dict):
-        usage = _usage(value["x_groq"].get("usage"))
+        usage = read_usage(value["x_groq"].get("usage"))
     known = usage is not None or (choices is None and "choices" in value)
     if isinstance(choices, list):
         known = known or not choices
@@ -73,7 +73,7 @@ def _read(value: Any) -> Piece:
                 index = as_count(choice.get("index"))
                 index = place if index is None else index
                 indices.append(index)
-                usage = _read_choice(choice, piece) or usage
+                usage = _read_choice(choice, index, piece) or usage
                 if _finish_reason(choice):
                     finished.append(index)
         piece.choices = tuple(indices)
@@ -86,23 +86,17 @@ def _read(value: Any) -> Piece:
     return piece
 
 
-def _read_choice(choice: dict[str, Any], piece: Piece) -> Usage | None:
+def _read_choice(choice: dict[str, Any], index: int, piece: Piece) -> Usage | None:
     """Adds one choice to `piece`; the usage that some servers keep inside of it."""
     delta = choice.get("delta")
     if not isinstance(delta, dict):
         delta = choice.get("message")
     if not isinstance(delta, dict):
         delta = {}
-    spoken = False
-    for content, text in _output(delta) if delta else ():
-        spoken = True
-        piece.has_content |= content
-        piece.text += text
     plain = choice.get("text")
-    if not spoken and isinstance(plain, str) and plain:
-        spoken = piece.has_content = True
+    if not (delta and read_delta(delta, index, piece)) and isinstance(plain, str) and plain:
+        piece.has_output = piece.has_content = True
         piece.text += plain
-    piece.has_output |= spoken
     ids = choice.get("token_ids")
     if ids is None:
         ids = delta.get("token_ids")
@@ -112,7 +106,22 @@ def _read_choice(choice: dict[str, Any], piece: Piece) -> Usage | None:
     error = choice.get("error")
     if isinstance(error, dict | str) and error:
         piece.error = failure_of(error, choice)
-    return _usage(choice.get("usage")) or _usage(delta.get("usage"))
+    return read_usage(choice.get("usage")) or read_usage(delta.get("usage"))
+
+
+def read_delta(delta: Mapping[str, Any], choice: int, piece: Piece) -> bool:
+    """Adds what a delta or message says to `piece`; whether it said anything."""
+    spoken = False
+    for content, text in _output(delta):
+        spoken = True
+        piece.has_content |= content
+        piece.text += text
+    calls = tuple(_calls(delta, choice)) if "tool_calls" in delta or "function_call" in delta else ()
+    if calls:
+        spoken = piece.has_content = True
+        piece.calls += calls
+    piece.has_output |= spoken
+    return spoken
 
 
 def _output(delta: Mapping[str, Any]) -> Iterator[tuple[bool, str]]:
@@ -128,22 +137,36 @@ def _output(delta: Mapping[str, Any]) -> Iterator[tuple[bool, str]]:
             if value:
                 yield True, value
         elif isinstance(value, list):
-            yield from _parts(value)
+            yield from parts_of(value)
+
+
+def _calls(delta: Mapping[str, Any], choice: int) -> Iterator[CallPart]:
+    """What a delta or message adds to its tool calls. A call without an index is known by its place; the one of the
+    old `function_call` has no others beside it."""
     calls = delta.get("tool_calls")
-    functions = (
-        [call.get("function", call.get("custom")) for call in calls if isinstance(call, dict)]
-        if isinstance(calls, list)
-        else []
+    for place, call in enumerate(calls if isinstance(calls, list) else ()):
+        if isinstance(call, dict):
+            index = as_count(call.get("index"))
+            part = call_part(choice, place if index is None else index, call.get("function", call.get("custom")))
+            if part is not None:
+                yield part
+    part = call_part(choice, 0, delta.get("function_call"))
+    if part is not None:
+        yield part
+
+
+def call_part(choice: int, index: int, function: Any) -> CallPart | None:
+    """The name and arguments (or `input`) that an object holds; None where both are missing or empty."""
+    if not isinstance(function, dict):
+        return None
+    name, arguments, given = (
+        value if isinstance(value, str) else compact(value) if isinstance(value, dict) and value else ""
+        for value in map(function.get, ("name", "arguments", "input"))
     )
-    for function in (*functions, delta.get("function_call")):
-        if isinstance(function, dict):
-            for key in ("name", "arguments", "input"):
-                value = function.get(key)
-                if isinstance(value, str | dict) and value:
-                    yield True, value if isinstance(value, str) else _compact(value)
+    return CallPart(choice, index, name, arguments + given) if name or arguments or given else None
 
 
-def _parts(parts: list[Any], content: bool = True, depth: int = 3) -> Iterator[tuple[bool, str]]:
+def parts_of(parts: list[Any], content: bool = True, depth: int = 3) -> Iterator[tuple[bool, str]]:
     """Content given as a list of parts, thoughts among them."""
     for part in parts:
         if isinstance(part, str) and part:
@@ -155,7 +178,7 @@ def _parts(parts: list[Any], content: bool = True, depth: int = 3) -> Iterator[t
                 if isinstance(value, str) and value:
                     yield own, value
                 elif isinstance(value, list) and depth:
-                    yield from _parts(value, own, depth - 1)
+                    yield from parts_of(value, own, depth - 1)
 
 
 def _finish_reason(choice: dict[str, Any]) -> str | None:
@@ -165,7 +188,7 @@ def _finish_reason(choice: dict[str, Any]) -> str | None:
     return as_text(reason) or None
 
 
-def _usage(value: Any) -> Usage | None:
+def read_usage(value: Any) -> Usage | None:
     """Token counts under either pair of names; None where there are none."""
     if not isinstance(value, dict):
         return None
@@ -220,7 +243,7 @@ def failure_of(error: Any, around: Mapping[str, Any]) -> Failure:
         message = error
     if code is None:
         code = _code(around)
-    message = message or (_compact(error) if error else "the server sent an error without a message")
+    message = message or (compact(error) if error else "the server sent an error without a message")
     return Failure("server", message[:MESSAGE_CHARS], code)
 
 
@@ -249,7 +272,8 @@ def as_text(value: Any) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _compact(value: Any) -> str:
+def compact(value: Any) -> str:
+    """A value as JSON, for people to read."""
     try:
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     except (ValueError, RecursionError):

@@ -38,7 +38,10 @@ def test_dialects_and_their_paths() -> None:
     assert {name: dialect.path for name, dialect in DIALECTS.items()} == {
         "chat": "/chat/completions",
         "completions": "/completions",
+        "responses": "/responses",
         "generate_stream": "/generate_stream",
+        "ollama_chat": "/api/chat",
+        "ollama_generate": "/api/generate",
     }
     assert all(name == dialect.name for name, dialect in DIALECTS.items())
 
@@ -53,7 +56,7 @@ BODIES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
     "T06 forced length": (body(force_length=True), changed(CHAT_BODY, ignore_eos=True, min_tokens=128)),
     "no length asked for": (body(Prompt("hello"), force_length=True), changed(CHAT_BODY, "max_tokens")),
-    "sampling": (body(temperature=0.0, top_p=0.9), changed(CHAT_BODY, temperature=0.0, top_p=0.9)),
+    "sampling": (body(sampling={"temperature": 0.0, "top_p": 0.9}), changed(CHAT_BODY, temperature=0.0, top_p=0.9)),
     "not streamed": (body(stream=False), changed(CHAT_BODY, "stream_options", stream=False)),
     "X10 the user wins, deeply": (
         body(
@@ -62,7 +65,7 @@ BODIES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
                 "chat_template_kwargs": {"enable_thinking": False},
                 "temperature": 2,
             },
-            temperature=0.5,
+            sampling={"temperature": 0.5},
         ),
         changed(
             CHAT_BODY,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import orjson
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from loadgen.client.dialects import DIALECTS
 from loadgen.client.dialects.base import MalformedEvent, RequestOptions, asked_output
 from loadgen.client.sse import SSEEvent
+from loadgen.client.tally import Tally
 from loadgen.records import Prompt
 
 TGI = DIALECTS["generate_stream"]
@@ -22,7 +24,9 @@ def read(value: Any) -> Any:
 
 
 def test_a_body_of_text_and_options() -> None:
-    options = RequestOptions("m", force_length=True, temperature=0.5, extra_body={"parameters": {"seed": 7}})
+    options = RequestOptions(
+        "m", force_length=True, sampling={"temperature": 0.5}, extra_body={"parameters": {"seed": 7}}
+    )
     body = TGI.body(Prompt("Once", 1, 12), options)
     assert body == {
         "inputs": "Once",
@@ -94,3 +98,28 @@ def test_json_of_any_shape_is_read(value: Any) -> None:
 def test_what_is_no_json_is_malformed() -> None:
     with pytest.raises(MalformedEvent):
         TGI.read(SSEEvent("message", b'{"token": '))
+
+
+# Bytes as the server writes them: no space after the colon, a special token at the end, the text once more.
+STREAM = (
+    b'data:{"index":1,"token":{"id":330,"text":" a","logprob":-1.2,"special":false},"generated_text":null,'
+    b'"details":null}\n\n'
+    b'data:{"index":2,"token":{"id":331,"text":"","logprob":-0.1,"special":false},"generated_text":null,'
+    b'"details":null}\n\n'
+    b'data:{"index":3,"token":{"id":2,"text":"</s>","logprob":-0.3,"special":true},"generated_text":" a","details":'
+    b'{"finish_reason":"eos_token","generated_tokens":3,"seed":null,"input_length":7}}\n\n'
+)
+
+
+@given(cuts=st.lists(st.integers(1, len(STREAM) - 1), max_size=8), hold=st.booleans())
+def test_p25_a_stream_byte_for_byte(cuts: list[int], hold: bool) -> None:
+    tally = Tally(TGI, 0)
+    points = [0, *sorted(set(cuts)), len(STREAM)]
+    for n, (start, end) in enumerate(pairwise(points), 1):
+        (tally.hold if hold else tally.feed)(STREAM[start:end], n * 1_000_000, (n - 1) * 1_000_000)
+    tally.close(100_000_000)
+    result = tally.result(8)
+    assert (result.outcome, result.finish_reason) == ("ok", "eos_token")
+    assert (result.output_count, result.output_source, result.input_server) == (3, "usage", 7)
+    assert result.events.tokens == [1, 1, 1]
+    assert set(result.flags) - {"bounded"} == {"short_output"}

@@ -79,7 +79,8 @@ def test_output(case: str) -> None:
     value, text, content = OUTPUT[case]
     for dialect in (CHAT, DIALECTS["completions"]):
         piece = dialect.read(SSEEvent("message", as_bytes(value)))
-        assert (piece.has_output, piece.has_content, piece.text) == (True, content, text)
+        calls = "".join(call.name + call.arguments for call in piece.calls)
+        assert (piece.has_output, piece.has_content, piece.text + calls) == (True, content, text)
         assert not piece.ignored and piece.error is None
 
 

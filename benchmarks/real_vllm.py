@@ -5,8 +5,9 @@
 Each case is one `loadgen run` or `sweep`. The server's /metrics is read before its preflight and after its end, once
 the server is idle; nobody else may use the server meanwhile. `log` and `server` must be equal: requests that were
 answered (and not cut), prompt tokens, output tokens. The lengths are those of the measured ok requests: the largest
-deviation of an input from the length asked for, the share of outputs exactly as long as asked for. Exits with 1 where a
-count differs.
+deviation of an input from the length asked for, the shares of inputs and of outputs exactly as long as asked for. Exits
+with 1 where a count differs. Cases marked * go through a relay that knows no /tokenize, so that exact lengths have to
+be learnt from usage.
 
 What vLLM counts (0.32): with n > 1 each choice as a request with the prompt's tokens again; an aborted request in no
 `request_success_total`, not even under `abort`, but its prompt and the tokens generated until then in the token
@@ -15,6 +16,7 @@ counters.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import subprocess
@@ -23,12 +25,16 @@ import tempfile
 import time
 import urllib.request
 from collections import Counter
+from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Thread
 
 from loadgen.log.store import open_run
 from loadgen.records import Record
 
+RANGES = ["--input-len", "20-400", "--output-len", "2-16"]
 SHAPE = ["--input-len", "50", "--output-len", "24"]
 TEXTS = ["The sea was calm that night.", {"prompt": "Count the stars:", "output_len": 40}, "One line\nand another"]
 MESSAGES = [
@@ -53,6 +59,7 @@ class Case:
     choices: int = 1
     differs: str = ""
     code: int | None = None
+    relay: bool = False
 
 
 CASES = [
@@ -63,6 +70,12 @@ CASES = [
                                "tpot_p95=1s", "--max-time", "90s", *SHAPE], "sweep"),
     Case("ranges", ["-c", "8", "--requests", "120", "--input-len", "20-200", "--output-len", "1-48"]),
     Case("long input", ["-c", "4", "--requests", "24", "--input-len", "1500", "--output-len", "16"]),
+    *(
+        Case(f"exact {endpoint}{' *' if relay else ''}",
+             ["--endpoint", endpoint, "-c", "16", "--requests", "1000", *RANGES], relay=relay)
+        for relay in (False, True) for endpoint in ("chat", "completions")
+    ),
+    Case("exact token ids", ["--endpoint", "completions", "--token-ids", "-c", "16", "--requests", "1000", *RANGES]),
     Case("one token", ["-c", "8", "--requests", "60", "--input-len", "50", "--output-len", "1"]),
     Case("natural length", ["-c", "8", "--requests", "60", "--natural-length", *SHAPE]),
     Case("temperature", ["-c", "8", "--requests", "60", "--temperature", "0", "--top-p", "0.9", *SHAPE]),
@@ -116,6 +129,28 @@ def scrape(base: str) -> Counters:
         time.sleep(0.2)
 
 
+async def relay(to: str, ready: Future[str]) -> None:
+    """A relay to the server at `to`, which knows no /tokenize."""
+    host, port = to.removeprefix("http://").split(":")
+
+    async def pump(
+        reader: asyncio.StreamReader, writer: asyncio.StreamWriter, old: bytes = b"", new: bytes = b""
+    ) -> None:
+        with suppress(OSError):
+            while data := await reader.read(1 << 16):
+                writer.write(data.replace(old, new) if old else data)
+                await writer.drain()
+        writer.close()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        back, forth = await asyncio.open_connection(host, int(port))
+        await asyncio.gather(pump(reader, forth, b"POST /tokenize ", b"POST /unknown_ "), pump(back, writer))
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    ready.set_result(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    await server.serve_forever()
+
+
 def run(base: str, case: Case, folder: Path) -> tuple[int, Path | None, str]:
     """→ the exit code, the run folder if there is one, and what was said on stderr."""
     args = list(case.args)
@@ -138,6 +173,11 @@ def deviation(records: list[Record]) -> str:
     return f"{max(shares, key=abs):+.1%}" if shares else "-"
 
 
+def exact_input(records: list[Record]) -> str:
+    both = [(r.input_tokens.asked, r.input_tokens.server) for r in records if r.input_tokens.asked]
+    return f"{sum(a == n for a, n in both) / len(both):.1%}" if both else "-"
+
+
 def exact(records: list[Record], choices: int) -> str:
     both = [(choices * r.output_tokens.asked, r.output_tokens.count) for r in records if r.output_tokens.asked]
     return f"{sum(a == n for a, n in both) / len(both):.1%}" if both else "-"
@@ -147,12 +187,16 @@ def main() -> int:
     base = sys.argv[1].rstrip("/")
     chosen = [case for case in CASES if not sys.argv[2:] or case.name in sys.argv[2:]]
     head = f"{'case':<18} {'exit':>4} {'requests log/server':>20} {'prompt tokens log/server':>25}"
-    print(f"{head} {'output tokens log/server':>25}  {'in':>6} {'out':>7}  {'equal':<17}  finished, outcomes, flags")
+    head += f" {'output tokens log/server':>25}  {'in':>6} {'exact':>7} {'out':>7}"
+    print(f"{head}  {'equal':<17}  finished, outcomes, flags")
     wrong = 0
+    address: Future[str] = Future()
+    Thread(target=lambda: asyncio.run(relay(base, address)), daemon=True).start()
+    relayed = address.result()
     for case in chosen:
         with tempfile.TemporaryDirectory() as place:
             before = scrape(base)
-            code, where, said = run(base, case, Path(place))
+            code, where, said = run(relayed if case.relay else base, case, Path(place))
             time.sleep(0.3)
             server = scrape(base).since(before)
             records = list(open_run(where).records()) if where else []
@@ -169,9 +213,10 @@ def main() -> int:
         wrong += fault
         cells = [f"{a:,} / {b:,}" for a, b in (requests, prompt, output)]
         more = " ".join(f"{k}={n}" for group in (server.finished, outcomes, flags) for k, n in group.items())
+        lengths = f"{deviation(sample):>6} {exact_input(sample):>7} {exact(sample, case.choices):>7}"
         print(
-            f"{case.name:<18} {code:>4} {cells[0]:>20} {cells[1]:>25} {cells[2]:>25}  {deviation(sample):>6} "
-            f"{exact(sample, case.choices):>7}  {'yes' if equal else case.differs or 'NO':<17}  {more}",
+            f"{case.name:<18} {code:>4} {cells[0]:>20} {cells[1]:>25} {cells[2]:>25}  {lengths}"
+            f"  {'yes' if equal else case.differs or 'NO':<17}  {more}",
             flush=True,
         )
         if code == 3 or fault:

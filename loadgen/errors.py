@@ -87,9 +87,16 @@ FailureKind = Literal[
 @dataclass(frozen=True, slots=True)
 class Failure:
     """Why one request did not succeed. `kind` is for counting, `message` is the server's or the system's own words,
-    `code` a status or error code where one was sent, `excerpt` the first bytes of an answer (bounded)."""
+    `code` a status or error code where one was sent, `excerpt` the first bytes of an answer (bounded), `retry_after_s`
+    how long the server asks to wait before it is asked again (Retry-After)."""
 
     kind: FailureKind
     message: str
     code: int | str | None = None
     excerpt: str | None = None
+    retry_after_s: float | None = None
+
+    @property
+    def overload(self) -> bool:
+        """Is it a refusal for now, not of the request itself: a status 429 or 503, or the same said within a stream?"""
+        return self.kind in ("http", "server") and str(self.code) in ("429", "503", "overloaded")

@@ -22,13 +22,15 @@ Phase = Literal["preflight", "warmup", "measured", "filler"]
 Outcome = Literal["ok", "empty", "incomplete", "error", "timeout", "cut", "cancelled", "client_error"]
 TokenSource = Literal["usage", "token_ids", "tokenizer", "events"]
 TimeoutKind = Literal["connect", "first_token", "idle", "total"]
-Flag = Literal["short_output", "usage_missing", "malformed_events", "ignored_events", "bounded", "not_streamed"]
+Flag = Literal[
+    "short_output", "usage_missing", "malformed_events", "ignored_events", "bounded", "not_streamed", "retried"
+]
 Verdict = Literal["baseline", "pass", "fail", "marginal", "inconclusive", "invalid", "measured"]
 StopReason = Literal[
     "plateau",
     "over_saturated",
     "slo",  # shown as slo:<objective>
-    "errors",
+    "errors",  # shown as errors:admission_limit where the server refuses what is above a number in flight
     "client_bound",
     "max_level",
     "budget",  # shown as budget:<time|requests|tokens|cost>
@@ -51,7 +53,9 @@ class Prompt:
     """What to send, without when or where: the workload's noun.
 
     `text` is the prompt; `body` instead holds a whole request body that is sent as it is. Token counts are what was
-    asked for, and `local_tokens` what a local tokenizer counted, if there was one.
+    asked for, and `local_tokens` what a local tokenizer counted, if there was one. `model` is the one to ask for; None
+    leaves it to the body, else to the run. `source_id` is the request's name where it came from. `token_ids` are sent
+    in place of the text.
     """
 
     text: str = ""
@@ -59,6 +63,9 @@ class Prompt:
     output_tokens: int | None = None
     local_tokens: int | None = None
     body: Mapping[str, Any] | None = None
+    model: str | None = None
+    source_id: str | None = None
+    token_ids: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +78,7 @@ class RequestSpec:
     concurrency: int
     phase: Phase
     worker: int = 0
+    number: int = 0  # in its step, from 0, over all workers
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +102,8 @@ class OutputTokens:
 
 @dataclass(frozen=True, slots=True)
 class Connect:
-    """What opening the connection took, in µs; a part is None where the transport cannot tell it apart."""
+    """What opening the connection took, in µs; a part is None where there was none, or it cannot be told apart. The
+    look-up of a name is waited for once in a while, by the connections that need it then."""
 
     dns_us: int | None = None
     tcp_us: int | None = None
@@ -116,12 +125,25 @@ class Events:
 
 
 @dataclass(frozen=True, slots=True)
+class Attempt:
+    """One of several times that a request was sent: when, the status it got, if any, and how long was then waited
+    before the next (None after the last)."""
+
+    sent_ns: int | None
+    status: int | None
+    wait_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Record:
     """One request, from its schedule to its outcome: a line of requests.jsonl. See the module docstring for clocks.
 
     `error` is set for every outcome that is not ok, cut or cancelled. `excerpt` is the bounded text received of a
     failed request. `timeout` says which of the four timeouts ended it. `first_event_tokens` is None where only assumed
-    to be 1. `sent_bound_us`: the first byte left at most so long after `sent_ns`; None is at most 20 µs.
+    to be 1. `peer` is the address it was sent to (ip:port, or unix:PATH); where no connection came about, that of
+    several servers which it was for. `sent_bound_us`: the first byte left at most so long after `sent_ns`; None is at
+    most 20 µs. `attempts` is empty where there was but one; else `sent_ns` is the first one's, and what came is the last
+    one's. `model` is the one asked for, None where the request named none; `source_id` is the prompt's.
     """
 
     id: str
@@ -151,6 +173,9 @@ class Record:
     server_id: str | None = None
     peer: str | None = None
     sent_bound_us: int | None = None
+    attempts: tuple[Attempt, ...] = ()
+    model: str | None = None
+    source_id: str | None = None
 
 
 # --- objectives -----------------------------------------------------------------------------------------------------
@@ -350,6 +375,55 @@ class ObjectiveCheck:
 
 
 @dataclass(frozen=True, slots=True)
+class PartSummary:
+    """What one of a step's several models, or one of the addresses that served it, did: measured requests `sent` and
+    `failed`, `output_throughput` in tokens/s over the steady window (None without one), and the `latency` metrics
+    `ttft` and `tpot` of its ok requests, in ms."""
+
+    name: str
+    sent: int
+    ok: int
+    failed: int
+    output_throughput: float | None
+    latency: Mapping[str, Distribution]
+
+
+@dataclass(frozen=True, slots=True)
+class ServerView:
+    """What a server's own metrics said of a step, over its steady window; None is not told.
+
+    Numbers of requests are time-weighted means, `in_flight` (running + waiting, of all replicas) with its 95 % interval
+    from batch means of the scrapes, each None unless every replica told it. `edge_requests` is how far `in_flight` and
+    the driver's own count may lie apart without a fault (`analysis.serverload`). `preemptions` and `rejected` are what
+    was added in the window, times the mean over the requests that ended in it. `scrapes` and `failed` count those in
+    the window; `parts` holds the mean in flight by replica or, of one replica with several, by engine.
+    """
+
+    scrapes: int
+    failed: int
+    in_flight: Estimate | None = None
+    running: float | None = None
+    waiting: float | None = None
+    edge_requests: float | None = None
+    kv_use_share: float | None = None
+    kv_use_peak_share: float | None = None
+    kv_tokens: float | None = None
+    preemptions: float | None = None
+    rejected: float | None = None
+    prefix_hit_share: float | None = None
+    spec_accepted_share: float | None = None
+    prompt_tok_s: float | None = None
+    generation_tok_s: float | None = None
+    queue_ms: float | None = None
+    prefill_ms: float | None = None
+    decode_ms: float | None = None
+    ttft_ms: float | None = None
+    e2e_ms: float | None = None
+    gpu_use_percent: float | None = None
+    parts: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class StepSummary:
     """Everything a report says of one step; a pure function of its records, the SLO and the driver's observation.
 
@@ -397,6 +471,14 @@ class StepSummary:
     exact_share: float | None = None  # of the measured output events, those whose stamp is exact
     client_limit: ClientLimit | None = None
     workers: int = 1  # processes that shared the step
+    retries: int = 0  # of the measured requests: how often one was sent again
+    admitted: int | None = None  # requests the server answers at once before it refuses, where the failures show it
+    completion_rate: Estimate | None = None  # like request_throughput, of requests of every phase
+    input_deviation: float | None = None  # of the server's counts of prompt tokens from the lengths asked for, mean
+    by_model: tuple[PartSummary, ...] = ()  # in order of first request; empty where one model was asked for
+    by_peer: tuple[PartSummary, ...] = ()  # likewise, of `Record.peer`
+    server: ServerView | None = None  # by its own metrics, where they were read
+    littles_law_server_residual: float | None = None  # the server's requests in flight / the driver's, - 1
 
     @property
     def load(self) -> float:
@@ -421,6 +503,7 @@ class LevelResult:
     p_hat_beyond: bool = False  # the point estimate lies beyond an objective (which way an inconclusive level leans)
     detail: str = ""  # of `ended`
     rate: float | None = None
+    admitted: int | None = None  # requests the server answers at once before it refuses more
 
 
 @dataclass(frozen=True, slots=True)
@@ -463,3 +546,21 @@ class ServerFacts:
     observed_output_tokens: int | None = None
     flags: Mapping[str, Any] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSample:
+    """One look at the metrics of a server, or of one of its replicas: a line of server.jsonl.
+
+    `at_ns` is the middle between request and answer on the run's clock, `took_us` the time between the two. `source` is
+    the address, without secrets. `values` are by the terms of `analysis.serverside`; `engines` holds the same of each
+    engine, where the page has several. `error` says why a scrape brought nothing. `step` is 0 outside of steps.
+    """
+
+    at_ns: int
+    took_us: int
+    step: int
+    source: str
+    values: Mapping[str, float] = field(default_factory=dict)
+    engines: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    error: str | None = None

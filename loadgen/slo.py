@@ -3,7 +3,7 @@
 ttft_p95=500ms     the 95th percentile of TTFT is at most 500 ms
 tpot=50ms          each request's TPOT is; the share of requests that meet all such bounds is the attainment
 attainment=95%     what that share must be
-ttft:200 tpot:50   the form of other tools' --goodput: milliseconds
+ttft:200 e2el:900  the form of `vllm bench serve --goodput`: milliseconds; e2el is e2e
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from .errors import UsageError
 from .records import SLO_METRICS, Objective, Slo, SloMetric
 
 ATTAINMENT = "attainment"  # the name of the joint check of all per-request objectives
-_ALIASES = {"e2el": "e2e", "latency": "e2e", "time_to_first_token": "ttft", "inter_token_latency": "itl"}
+_ALIASES = {"e2el": "e2e"}  # its name in `vllm bench serve --goodput`; ttft and tpot are the same there
 _UNIT_MS = {"": 1.0, "ms": 1.0, "s": 1000.0, "us": 0.001, "µs": 0.001, "μs": 0.001}
 _NUMBER = re.compile(r"([+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?)(.*)", re.IGNORECASE)
 _PARTS = re.compile(r"([^<>=:]*)(<=|>=|[<>=:])(.*)")
 _METRIC = re.compile(r"([a-z0-9_]*?)(?:_p(\d+(?:\.\d+)?))?")
-_FORMS = f"write METRIC=LIMIT or METRIC_pNN=LIMIT, as in ttft_p95=500ms; METRIC is one of {', '.join(SLO_METRICS)}"
+_NAMES = f"{', '.join(SLO_METRICS)}; e2el is e2e"
+_FORMS = f"write METRIC=LIMIT or METRIC_pNN=LIMIT, as in ttft_p95=500ms; METRIC is one of {_NAMES}"
 
 
 def parse_slo(texts: Sequence[str]) -> Slo:

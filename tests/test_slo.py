@@ -22,6 +22,7 @@ from loadgen.slo import objective_name, parse_slo
         ("ttfc_p50=.5s", "ttfc", 50, 500),
         (" TTFT_P95 <= 500 MS ", "ttft", 95, 500),
         ("e2el:2000", "e2e", None, 2000),
+        ("e2el_p99=2s", "e2e", 99, 2000),
         ("ttft_p95=5e2", "ttft", 95, 500),
         ("ttft_p95=80µs", "ttft", 95, 0.08),
     ],
@@ -61,6 +62,7 @@ def test_nothing_asked_is_no_slo() -> None:
         (["ttft_p95="], "no number"),
         (["=500ms"], "names no metric"),
         (["tttf_p95=500ms"], "'tttf_p95'"),
+        (["latency=3"], "'latency'"),  # which latency?
         (["ttft_95=500ms"], "'ttft_95'"),
         (["ttft_mean=500ms"], "'ttft_mean'"),
         (["ttft_p95=fast"], "'fast'"),
@@ -99,7 +101,7 @@ def test_a_mistake_is_one_sentence_with_its_remedy(texts: list[str], fault: str)
 def test_an_unknown_metric_is_answered_with_the_list() -> None:
     with pytest.raises(UsageError) as caught:
         parse_slo(["latncy_p95=1s"])
-    assert all(metric in caught.value.remedy for metric in SLO_METRICS)
+    assert all(metric in caught.value.remedy for metric in (*SLO_METRICS, "e2el"))
 
 
 @settings(deadline=None)

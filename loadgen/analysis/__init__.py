@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .definitions import DEFINITIONS, VERSION
+from .serverload import beside_server
 from .summary import summarise, summarise_run
 
-__all__ = ["DEFINITIONS", "VERSION", "summarise", "summarise_run"]
+__all__ = ["DEFINITIONS", "VERSION", "beside_server", "summarise", "summarise_run"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TypedDict
 
 import numpy as np
@@ -17,6 +17,8 @@ from ..records import (
     Distribution,
     Estimate,
     Observation,
+    PartSummary,
+    ServerSample,
     Slo,
     StepSummary,
     Window,
@@ -24,7 +26,9 @@ from ..records import (
 from ..stats import batch_count, mean_interval, percentile, rate_interval
 from . import metrics
 from .accuracy import client_limit, error_bounds, exact_share
+from .admission import admission_limit
 from .objectives import attainment, check_objectives, judged, time_order
+from .serverload import beside_server
 from .window import (
     attempts_in,
     completions_in,
@@ -40,10 +44,13 @@ Floats = NDArray[np.float64]
 PERCENTILES = (50.0, 90.0, 95.0, 99.0)
 
 
-def summarise_run(c: Columns, slo: Slo, observations: Iterable[Observation] = ()) -> list[StepSummary]:
-    """All steps of a run in their order, also those of which only the driver knows."""
+def summarise_run(
+    c: Columns, slo: Slo, observations: Iterable[Observation] = (), server: Sequence[ServerSample] = ()
+) -> list[StepSummary]:
+    """All steps of a run in their order, also those of which only the driver knows, beside what the server told."""
     seen = {o.step: o for o in observations}
-    return [summarise(c, step, slo, seen.get(step)) for step in sorted({*c.steps(), *seen})]
+    steps = sorted({*c.steps(), *seen})
+    return [beside_server(summarise(c, step, slo, seen.get(step)), c, server) for step in steps]
 
 
 def summarise(
@@ -80,6 +87,7 @@ def summarise(
         judged=len(sample),
         failed=int(has_outcome(measured, *FAILED_OUTCOMES).sum()),
         input_tokens_mean=_mean(metrics.input_tokens(ok)),
+        input_deviation=_deviation(ok.input_server, ok.input_asked),
         output_tokens_mean=_mean(ok.output_count),
         output_asked_mean=_mean(ok.output_asked),
         output_throughput_classic=output_throughput_classic(ok),
@@ -104,8 +112,42 @@ def summarise(
         exact_share=exact_share(ok) if health else None,
         client_limit=client_limit(ok, health, open_loop=observation is not None and observation.rate is not None),
         workers=observation.workers if observation else 1,
+        by_model=_by_part(c.models, c.model, c, window, turnover),
+        by_peer=_by_part(c.peers, c.peer, c, window, turnover),
+        retries=int(measured.retries.sum()),
+        admitted=admission_limit(c),
         **rates,
     )
+
+
+def _by_part(
+    names: Sequence[str], code_of: Int64, c: Columns, window: Window | None, turnover: int
+) -> tuple[PartSummary, ...]:
+    """The part of the step that each model, or each peer, has, by the same definitions; nothing where there is but
+    one."""
+    codes = [code for code in range(len(names)) if (code_of == code).any()]
+    if len(codes) < 2:
+        return ()
+    found = []
+    measured = is_phase(c, "measured")
+    for code in codes:
+        mine = c.where(measured & (code_of == code))
+        ok = mine.where(has_outcome(mine, "ok"))
+        delivered = c.where((code_of == code) & has_outcome(c, "ok", "cut"))
+        tokens = float(tokens_in(delivered, _edges(window, 1))[0][0]) if window else 0.0
+        k = batch_count(len(ok), round(turnover * len(mine) / max(int(measured.sum()), 1)))
+        values = {name: metrics.REQUEST_METRICS[name](ok)[time_order(ok, name)] for name in ("ttft", "tpot")}
+        found.append(
+            PartSummary(
+                name=names[code],
+                sent=len(mine),
+                ok=len(ok),
+                failed=int(has_outcome(mine, *FAILED_OUTCOMES).sum()),
+                output_throughput=tokens / window.seconds if window and len(ok) else None,
+                latency={name: distribution(v[~np.isnan(v)], k) for name, v in values.items()},
+            )
+        )
+    return tuple(found)
 
 
 class _Rates(TypedDict):
@@ -113,6 +155,7 @@ class _Rates(TypedDict):
     output_throughput_failed: float | None
     total_throughput: float | None
     request_throughput: Estimate | None
+    completion_rate: Estimate | None
     attempt_rate: float | None
     estimated_token_share: float
 
@@ -122,18 +165,20 @@ _NO_RATES: _Rates = {
     "output_throughput_failed": None,
     "total_throughput": None,
     "request_throughput": None,
+    "completion_rate": None,
     "attempt_rate": None,
     "estimated_token_share": 0.0,
 }
 
 
 def _rates(c: Columns, window: Window, concurrency: int) -> _Rates:
-    """`output_throughput`, `request_throughput` and what stands beside them, over the steady window.
+    """`output_throughput`, `completion_rate` and what stands beside them, over the steady window.
 
     All phases of the step count: a token of a warm-up request that is still running when the window opens, or of a
     filler, arrived in the window and took its share of the server. Taking the measured phase alone would miss the work
     on the requests in flight at the start, up to `concurrency` of them, and show a short window's rates too low. For
-    the same reason a request completed ok in the window counts whenever it was sent.
+    the same reason `completion_rate` counts a request completed ok in the window whenever it was sent;
+    `request_throughput` is that of the measured phase alone.
     """
     ok = c.where(has_outcome(c, "ok"))
     done = int(completions_in(ok, _edges(window, 1))[0])
@@ -151,7 +196,8 @@ def _rates(c: Columns, window: Window, concurrency: int) -> _Rates:
         "output_throughput": output,
         "output_throughput_failed": float(failed[0]) / window.seconds,
         "total_throughput": output.value + int(prompt.sum()) / window.seconds if output and len(prompt) else None,
-        "request_throughput": rate_interval(completions_in(ok, edges), window.seconds),
+        "request_throughput": rate_interval(completions_in(ok.where(is_phase(ok, "measured")), edges), window.seconds),
+        "completion_rate": rate_interval(completions_in(ok, edges), window.seconds),
         "attempt_rate": attempts_in(c, window) / window.seconds,
         "estimated_token_share": float(guessed.sum()) / total if total > 0 else 0.0,
     }
@@ -214,6 +260,12 @@ def distribution(values: Floats, k: int) -> Distribution:
 def _mean(counts: Int64) -> float | None:
     known = counts[counts != NULL]
     return float(known.mean()) if len(known) else None
+
+
+def _deviation(counted: Int64, asked: Int64) -> float | None:
+    """By how much the counts are above what was asked for, in the mean of those that have both."""
+    both = (counted != NULL) & (asked != NULL) & (asked > 0)
+    return float(counted[both].mean() / asked[both].mean() - 1) if both.any() else None
 
 
 def _share(part: Int64, whole: Int64) -> float | None:

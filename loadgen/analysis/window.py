@@ -40,14 +40,19 @@ def tokens_in(c: Columns, edges: Floats) -> tuple[Floats, Floats]:
     """Output tokens of these requests that arrived between successive `edges` (ns, ascending, shape (k + 1,)): all of
     them, and of these the ones placed by estimate; each of shape (k,).
 
-    Placed by each event's stamp and count. Requests whose events were not logged are spread evenly from their first to
-    their last token, all of it estimated.
+    Placed by each event's stamp and count. The tokens of an answer that was not streamed arrive with the end of its
+    body. Requests whose events were not logged are spread evenly from their first to their last token, all of it
+    estimated.
     """
     tokens = event_tokens(c)
     placed = _histogram(c.event_ns, tokens.count, edges)
     guessed = _histogram(c.event_ns[tokens.estimated], tokens.count[tokens.estimated], edges)
 
-    bare = ~c.has_events & (c.last_token_ns != NULL) & (c.output_count != NULL)
+    whole = c.flag("not_streamed") & (np.diff(c.event_offsets) == 0)
+    ended = whole & (c.last_token_ns != NULL) & (c.output_count != NULL)
+    placed += _histogram(c.last_token_ns[ended], c.output_count[ended].astype(np.float64), edges)
+
+    bare = ~c.has_events & ~whole & (c.last_token_ns != NULL) & (c.output_count != NULL)
     last = c.last_token_ns[bare]
     first = np.where(c.first_token_ns[bare] == NULL, last, c.first_token_ns[bare])
     total = c.output_count[bare].astype(np.float64)

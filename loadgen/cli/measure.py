@@ -26,10 +26,10 @@ def measure(verb: str, plan: SweepPlan, flags: Mapping[str, Any]) -> int:
 
     from ..runner import dry_run, execute
 
-    url = flags["url"]
-    if flags["simulate"] and url:
+    urls: tuple[str, ...] = flags["urls"]
+    if flags["simulate"] and urls:
         raise UsageError("--simulate and a URL exclude each other", "leave one of the two out")
-    if not flags["simulate"] and not url:
+    if not flags["simulate"] and not urls:
         raise UsageError("there is nothing to measure", "give a URL, or --simulate for an embedded simulated server")
     with ExitStack() as stack:
         truth: dict[str, Any] | None = None
@@ -37,8 +37,9 @@ def measure(verb: str, plan: SweepPlan, flags: Mapping[str, Any]) -> int:
         if flags["simulate"] and not flags["dry_run"]:
             simulator = _Simulator(flags)
             url, truth = stack.enter_context(simulator)
+            urls = (url,)
             note = simulator.capacity_note
-        config = run_config(verb, plan, flags, url=url or "http://127.0.0.1:8000", simulator=truth)
+        config = run_config(verb, plan, flags, urls=urls or ("http://127.0.0.1:8000",), simulator=truth)
         config = replace(config, closing_note=note)
         if flags["dry_run"]:
             from ..log.codec import encode

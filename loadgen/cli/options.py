@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
@@ -27,14 +28,26 @@ FILE = click.Path(exists=True, dir_okay=False, readable=True)
 
 _TARGET = section(
     "Target",
-    click.argument("url", required=False),
+    click.argument("urls", nargs=-1, metavar="[URL]..."),
     click.option("--simulate", is_flag=True, help="Measure an embedded simulated server instead of a URL."),
     click.option(
-        "--endpoint", type=click.Choice(["chat", "completions", "generate_stream"]), help="API to use.  [default: chat]"
+        "--endpoint",
+        metavar="NAME",
+        help="API to use: chat, completions, responses, generate_stream (TGI's), ollama_chat, ollama_generate, or"
+        " MODULE:NAME of your own.  [default: chat]",
     ),
-    click.option("--model", metavar="NAME", help="Model to ask for.  [default: the only one in /v1/models]"),
+    click.option("--no-stream", is_flag=True, help="Ask for whole answers: then there is no TTFT, TPOT or ITL."),
     click.option(
-        "--wait-ready", type=Duration(), metavar="TIME", help="Wait so long for the server to load.  [default: off]"
+        "--model",
+        multiple=True,
+        metavar="NAME[=SHARE]",
+        help="Model or adapter to ask for; several, each with its share, are mixed.  [default: the only one there]",
+    ),
+    click.option(
+        "--wait-ready",
+        type=Duration(),
+        metavar="TIME",
+        help="Wait so long for a server that loads, or went away.  [default: off]",
     ),
 )
 _WORKLOAD = section(
@@ -42,8 +55,15 @@ _WORKLOAD = section(
     click.option("--input-len", metavar="N|A-B", help="Prompt tokens, or a range of them.  [default: 512]"),
     click.option("--output-len", metavar="N|A-B", help="Tokens to generate, or a range.  [default: 128]"),
     click.option(
-        "--prompts", type=click.Path(), metavar="FILE", help="Send the prompts or request bodies of a JSON Lines file."
+        "--prompts",
+        type=click.Path(),
+        metavar="FILE",
+        help="Send the prompts, whole request bodies or OpenAI batch of a JSON Lines file.",
     ),
+    click.option(
+        "--tokenizer", metavar="PATH", help="Local tokenizer.json, or its folder; counts what the server does not."
+    ),
+    click.option("--token-ids", is_flag=True, help="Prompts of exactly N token ids (completions, as in vLLM)."),
     click.option("--natural-length", is_flag=True, help="Let answers end by themselves, --output-len at the latest."),
     click.option("--seed", type=Whole(0), metavar="N", help="Fixes lengths and structure.  [default: random]"),
     click.option(
@@ -53,7 +73,10 @@ _WORKLOAD = section(
 _LENGTH = section(
     "Objectives and the length of a step",
     click.option(
-        "--slo", multiple=True, metavar="OBJECTIVE", help="ttft_p95=500ms, tpot=50ms, attainment=95%; repeatable."
+        "--slo",
+        multiple=True,
+        metavar="OBJECTIVE",
+        help="ttft_p95=500ms, tpot=50ms, e2el:900, attainment=95%; repeatable.",
     ),
     click.option(
         "--effort",
@@ -86,10 +109,22 @@ _BUDGETS = section(
     click.option("--max-cost", type=Number(above=0), metavar="SUM", help="Spend no more, with --price."),
     click.option("--price", metavar="IN/OUT", help="Price per million input and output tokens, as in 0.15/0.60."),
 )
+_SAMPLING = section(
+    "Sampling, by the server's own default where not given",
+    click.option("--temperature", type=Number(), metavar="T", help="0 takes the likeliest token each time."),
+    click.option("--top-p", type=Number(0, 1), metavar="P", help="Among the likeliest that make up P together."),
+    click.option("--top-k", type=Whole(-1), metavar="K", help="Among the K likeliest."),
+    click.option("--min-p", type=Number(0, 1), metavar="P", help="Among those P times as likely as the first."),
+    click.option("--frequency-penalty", type=Number(-2, 2), metavar="X", help="Per earlier use of a token."),
+    click.option("--presence-penalty", type=Number(-2, 2), metavar="X", help="For any earlier use of a token."),
+    click.option("--repetition-penalty", type=Number(above=0), metavar="X", help="A factor for any earlier use."),
+    click.option("--stop", multiple=True, metavar="TEXT", help="End an answer at this text; repeatable."),
+    click.option("--n", type=Whole(1, 1024), metavar="N", help="Answers to each request."),
+    click.option("--logprobs", type=Whole(0, 1000), metavar="N", help="Tell the N likeliest of each token."),
+    click.option("--sampling-seed", type=Whole(0, 2**63 - 1), metavar="N", help="The seed sent to the server."),
+)
 _REQUEST = section(
     "Request",
-    click.option("--temperature", type=Number(), metavar="T", help="Sampling temperature.  [default: not sent]"),
-    click.option("--top-p", type=Number(0, 1), metavar="P", help="Nucleus sampling.  [default: not sent]"),
     click.option(
         "--extra-body", type=JsonObject(), metavar="JSON|@FILE", help="Merge these fields into every body; they win."
     ),
@@ -115,6 +150,12 @@ _REQUEST = section(
     click.option(
         "--timeout", type=Duration(), default="1h", show_default=True, metavar="TIME", help="For a whole request."
     ),
+    click.option(
+        "--retries", type=Whole(0, 100), default=0, show_default=True, metavar="N", help="Tries after a 429 or 503."
+    ),
+    click.option(
+        "--retry-max-wait", type=Duration(), metavar="TIME", help="Last try so long after the first.  [default: 60s]"
+    ),
 )
 _ACCESS = section(
     "Access",
@@ -126,6 +167,23 @@ _ACCESS = section(
     click.option("--client-cert", type=FILE, metavar="FILE", help="PEM file with certificate and key."),
     click.option("--proxy", metavar="URL", help="Send through this proxy.  [default: none, whatever the environment]"),
     click.option("--trust-env", is_flag=True, help="Obey HTTP_PROXY and its like."),
+    click.option("--unix-socket", type=click.Path(), metavar="PATH", help="Connect to this socket, whatever the host."),
+    click.option(
+        "--reconnect-every", type=Count(), metavar="N", help="Close a connection after N requests.  [default: never]"
+    ),
+)
+_METRICS = section(
+    "The server's own metrics",
+    click.option(
+        "--scrape-interval", type=Duration(), metavar="TIME", help="Read its Prometheus page so often.  [default: 1s]"
+    ),
+    click.option(
+        "--metrics-url",
+        multiple=True,
+        metavar="URL",
+        help="Where it is, if not at the server's /metrics; repeatable, one for each replica.",
+    ),
+    click.option("--no-scrape", is_flag=True, help="Leave the server's metrics alone."),
 )
 _OUTPUT = section(
     "Output",
@@ -160,23 +218,33 @@ def shared(*load: Callable[[Any], Any]) -> Callable[[F], F]:
 
     def decorate(function: F) -> F:
         own = section("Load", *load, _WORKERS)
-        for group in (_OUTPUT, _ACCESS, _REQUEST, _BUDGETS, _LENGTH, _WORKLOAD, own, _TARGET):
+        for group in (_OUTPUT, _METRICS, _ACCESS, _REQUEST, _SAMPLING, _BUDGETS, _LENGTH, _WORKLOAD, own, _TARGET):
             function = group(function)
         return function
 
     return decorate
 
 
+_EXCLUDING = (
+    *(("duration", "requests"), ("insecure", "ca_file"), ("proxy", "trust_env")),
+    *(("unix_socket", "proxy"), ("unix_socket", "trust_env")),
+)
+
+
 def run_config(
-    verb: Any, plan: SweepPlan, flags: Mapping[str, Any], *, url: str, simulator: Mapping[str, Any] | None
+    verb: Any, plan: SweepPlan, flags: Mapping[str, Any], *, urls: Sequence[str], simulator: Mapping[str, Any] | None
 ) -> RunConfig:
     """The flags as values. Raises UsageError for what cannot be meant together."""
+    from ..client.dialects.sampling import FLAGS as SAMPLING
     from ..client.exchange import Timeouts
+    from ..client.retry import Retry
+    from ..client.scrape import INTERVAL_S, metrics_url
     from ..client.transport import Access
-    from ..runner import Budgets, RunConfig, WorkloadChoice
+    from ..runner import Budgets, RunConfig, Scraping, WorkloadChoice
     from ..slo import parse_slo
+    from ..workload.models import parse_models
 
-    for one, other in (("duration", "requests"), ("insecure", "ca_file"), ("proxy", "trust_env")):
+    for one, other in _EXCLUDING:
         if flags[one] and flags[other]:
             names = [name.replace("_", "-") for name in (one, other)]
             raise UsageError(f"--{names[0]} and --{names[1]} exclude each other", "leave one of the two out")
@@ -187,25 +255,39 @@ def run_config(
             "--output - streams the log of one process, but --workers asks for more",
             "give a folder to --output, or leave --workers out",
         )
+    slo = parse_slo(flags["slo"])
+    if flags["no_stream"]:
+        unseen = [o.metric for o in slo.objectives if o.metric not in ("e2e", "e2e_scheduled")]
+        if unseen:
+            raise UsageError(
+                f"without a stream there is no {unseen[0]} to judge", "leave --no-stream out, or bound e2e alone"
+            )
     price = _price(flags["price"])
     if flags["max_cost"] is not None and price is None:
         raise UsageError("--max-cost needs prices", "add --price IN/OUT per million tokens, as in --price 0.15/0.60")
     if flags["max_cost"] is None and price is not None:
         raise UsageError("--price does nothing without --max-cost", "add --max-cost, or leave --price out")
+    if flags["retry_max_wait"] is not None and not flags["retries"]:
+        raise UsageError("--retry-max-wait does nothing without --retries", "add --retries N, or leave it out")
+    if flags["no_scrape"] and (flags["metrics_url"] or flags["scrape_interval"]):
+        raise UsageError("--no-scrape leaves nothing to read", "leave it out, or --metrics-url and --scrape-interval")
+    if flags["token_ids"] and flags["prompts"]:
+        raise UsageError("--token-ids and --prompts exclude each other", "leave one of the two out")
     if flags["same_text"] and flags["seed"] is None:
         raise UsageError("--same-text needs a seed to repeat", "add --seed N, the same in every run")
-    sampling = {name: flags[name] for name in ("temperature", "top_p") if flags[name] is not None}
+    sampling = {name: flags[name] for name in SAMPLING if flags[name] not in (None, ())}
     return RunConfig(
         verb=verb,
-        url=url,
+        url=urls[0],
+        more_urls=tuple(urls[1:]),
         endpoint=flags["endpoint"],
-        model=flags["model"],
+        models=parse_models(flags["model"]),
         workload=WorkloadChoice(
             flags["input_len"], flags["output_len"], flags["prompts"], flags["seed"], flags["same_text"]
         ),
         plan=plan,
         open_loop=flags.get("open_loop"),
-        slo=parse_slo(flags["slo"]),
+        slo=slo,
         effort=flags["effort"],
         requests=flags["requests"],
         duration_s=flags["duration"],
@@ -215,20 +297,31 @@ def run_config(
         timeouts=Timeouts(
             flags["connect_timeout"], flags["first_token_timeout"], flags["idle_timeout"], flags["timeout"]
         ),
+        retry=Retry(flags["retries"], flags["retry_max_wait"] or 60.0),
         access=Access(
-            headers=_headers(url, flags),
+            headers=_headers(urls, flags),
             ca_file=flags["ca_file"],
             insecure=flags["insecure"],
             client_cert=flags["client_cert"],
             proxy=_proxy(flags["proxy"]),
             trust_env=flags["trust_env"],
+            unix_socket=_unix_socket(flags["unix_socket"]),
+            reconnect_every=flags["reconnect_every"],
+        ),
+        scraping=None
+        if flags["no_scrape"]
+        else Scraping(
+            flags["scrape_interval"] or INTERVAL_S, tuple(dict.fromkeys(map(metrics_url, flags["metrics_url"])))
         ),
         wait_ready_s=flags["wait_ready"],
         sampling=sampling,
         extra_body=flags["extra_body"] or {},
         force_length=not flags["natural_length"],
+        stream=not flags["no_stream"],
         describe=dict(flags["describe"]),
         token_log=flags["token_log"],
+        tokenizer=flags["tokenizer"],
+        token_ids=flags["token_ids"],
         output=flags["output"],
         workers=flags["workers"] or None,
         simulator=simulator,
@@ -236,10 +329,23 @@ def run_config(
     )
 
 
-def _headers(url: str, flags: Mapping[str, Any]) -> dict[str, str]:
+def _unix_socket(path: str | None) -> str | None:
+    if path is None:
+        return None
+    if len(os.fsencode(path)) > 107:  # sizeof sun_path
+        raise UsageError(
+            f"--unix-socket {path} is longer than the 107 bytes that a socket's path may have", "link to it"
+        )
+    if not Path(path).is_socket():
+        what = "is no socket" if Path(path).exists() else "does not exist"
+        raise UsageError(f"--unix-socket {path} {what}", "give the path that the server listens on")
+    return path
+
+
+def _headers(urls: Sequence[str], flags: Mapping[str, Any]) -> dict[str, str]:
     """The key's header, unless there is no key or the user's own headers say otherwise."""
     headers: dict[str, str] = {}
-    key = _api_key(url, flags["api_key_env"], flags["api_key_file"])
+    key = _api_key(urls, flags["api_key_env"], flags["api_key_file"])
     if key:
         headers["authorization"] = f"Bearer {key}"
     for name, value in flags["header"]:
@@ -247,7 +353,7 @@ def _headers(url: str, flags: Mapping[str, Any]) -> dict[str, str]:
     return headers
 
 
-def _api_key(url: str, env: str | None, file: str | None) -> str | None:
+def _api_key(urls: Sequence[str], env: str | None, file: str | None) -> str | None:
     if env and file:
         raise UsageError("--api-key-env and --api-key-file exclude each other", "leave one of the two out")
     if file:
@@ -264,8 +370,8 @@ def _api_key(url: str, env: str | None, file: str | None) -> str | None:
         key = os.environ[env].strip()
     else:
         key = os.environ.get("LOADGEN_API_KEY", "").strip()
-        host = urlsplit(url if "//" in url else f"//{url}").hostname
-        if not key and host == OPENAI_HOST:  # a key for one service is never shown to another
+        hosts = {urlsplit(url if "//" in url else f"//{url}").hostname for url in urls}
+        if not key and hosts == {OPENAI_HOST}:  # a key for one service is never shown to another
             key = os.environ.get("OPENAI_API_KEY", "").strip()
     if any(ord(letter) < 33 or ord(letter) > 126 for letter in key):
         raise UsageError("the API key holds a space or a control character", "check the file or variable it came from")
@@ -286,15 +392,23 @@ def _price(text: str | None) -> tuple[float, float] | None:
 
 
 def _proxy(url: str | None) -> str | None:
+    from ..client.target import mask
+
     if url is None:
         return None
     try:
         parts = urlsplit(url)
         if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
             return url
+        if parts.scheme in ("socks5", "socks5h") and parts.hostname and parts.port != 0:
+            if find_spec("socksio") is not None:
+                return url
+            raise UsageError(
+                f"--proxy {mask(url)} needs a package that is not installed",
+                "pip install 'httpx[socks]', or name an HTTP proxy",
+            )
     except ValueError:
         pass  # a port that is no number
-    from ..client.target import mask
 
     raise UsageError(f"--proxy {mask(url)} is no address of an HTTP proxy", "write it as http://HOST:PORT")
 
@@ -316,6 +430,6 @@ def redacted_command(arguments: list[str]) -> tuple[str, ...]:
         elif flag in _SECRET_FLAGS and equals:
             kept.append(f"{flag}=***")
         else:
-            kept.append(mask(argument) if "://" in argument or "@" in argument else argument)
+            kept.append(mask(argument) if any(mark in argument for mark in ("://", "@", "?")) else argument)
         hide = argument in _SECRET_FLAGS
     return tuple(kept)

@@ -59,7 +59,7 @@ def report(path: str, slo_texts: tuple[str, ...], details: bool, step: int | Non
     run = open_run(path)
     table = columns(run.records())
     slo = asked if asked is not None else manifest_slo(run.manifest)
-    summaries = summarise_run(table, slo, run.observations)
+    summaries = summarise_run(table, slo, run.observations, run.server)
     marks = marks_of(run, summaries, slo, again=asked is not None)
     if step is not None:
         if step not in marks:

@@ -17,8 +17,11 @@ Examples:
   loadgen run http://localhost:8000 -c 32
   loadgen run http://localhost:8000 -c 64 --input-len 1000 --output-len 200 --requests 500
   loadgen run http://localhost:8000 -c 16 --duration 60s --slo ttft_p95=500ms --json | jq '.steps[0].p95_ttft_ms'
+  loadgen run http://gpu1:8000 http://gpu2:8000 -c 64 --json | jq '.steps[0].by_peer'
+  loadgen run http://localhost --unix-socket /run/engine.sock -c 8
   loadgen run http://localhost:8000 --rate 20 --arrivals gamma:0.5 --slo ttft_scheduled_p95=500ms
-  loadgen run http://localhost:8000 --prompts prompts.jsonl --endpoint completions --dry-run
+  loadgen run http://localhost:8000 --prompts batch.jsonl --dry-run
+  loadgen run http://localhost:8000 -c 16 --model base=0.7 --model lora-a=0.3 --json | jq '.steps[0].by_model'
   loadgen run --simulate -c 8 -o - | loadgen export - --format csv > requests.csv
 """
 
@@ -50,7 +53,8 @@ DEFAULT = 8  # requests in flight
 def run(concurrency: int | None, rate: float | None, arrivals: str | None, **flags: Any) -> int:
     """Measure one load: so many requests in flight, each slot refilled as it falls free.
 
-    With --rate, requests are sent when an arrival process says, whether or not earlier ones have been answered.
+    With --rate, requests are sent when an arrival process says, whether or not earlier ones have been answered. Of
+    several URLs each gets the next request in turn, and all addresses of a name are used evenly.
     """
     from ..search.sweep import SweepPlan
     from .measure import measure

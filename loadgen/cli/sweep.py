@@ -40,8 +40,8 @@ DEMO = {"input_len": "32-96", "output_len": "8-24", "effort": "quick", "slo": ("
 def sweep(start: int, factor: float, max_level: int, levels: tuple[int, ...] | None, demo: bool, **flags: Any) -> int:
     """Raise the load step by step until throughput stops growing or an objective breaks.
 
-    URL is any form of the server's address. Each step holds a number of requests in flight; the answer is the highest
-    number that held every objective, and the lowest that did not.
+    URL is any form of the server's address; requests go to several in turn. Each step holds a number of requests in
+    flight; the answer is the highest number that held every objective, and the lowest that did not.
     """
     from ..search.sweep import SweepPlan
     from .measure import measure

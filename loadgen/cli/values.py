@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import re
 import shutil
@@ -230,6 +231,7 @@ class JsonObject(click.ParamType[dict[str, Any]]):
             if text.startswith("@"):
                 text = Path(text[1:]).read_text()
             parsed = orjson.loads(text)
+            json.loads(text, parse_int=lambda digits: self._whole(digits, param, ctx))
         except OSError as error:
             self.fail(f"{text} cannot be read: {error.strerror}", param, ctx)
         except ValueError as error:
@@ -237,6 +239,11 @@ class JsonObject(click.ParamType[dict[str, Any]]):
         if not isinstance(parsed, dict):
             self.fail('a JSON object is needed, as in {"top_k": 1}', param, ctx)
         return parsed
+
+    def _whole(self, digits: str, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if len(digits) > 20 or not -(2**63) <= int(digits) < 2**64:  # the parser would round it
+            self.fail(f"{digits[:30]} is past 64 bits: put the bodies that hold it into a --prompts file", param, ctx)
+        return int(digits)
 
 
 def screen_width(*, err: bool = False) -> int:

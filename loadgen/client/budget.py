@@ -77,8 +77,12 @@ class Budget:
             self.excess += max(0, server - inputs)
             self._pay(server - inputs, 0)
         if counted.count is not None:
-            exact = counted.source in ("usage", "token_ids")
-            self._pay(0, (counted.count if exact else max(counted.count, outputs)) - outputs)
+            count = counted.count
+            if counted.source == "tokenizer" and record.finish_reason == "length" and outputs:
+                count = outputs  # a text tokenised again often has more tokens than were generated
+            elif counted.source not in ("usage", "token_ids"):
+                count = max(count, outputs)
+            self._pay(0, count - outputs)
 
     def tighten(self, requests: int, tokens: int | None, seconds: float) -> tuple[int, int | None, float]:
         """Lower what is left to a forecast's figures where it is higher or unlimited; returns what is left then. A time

@@ -21,6 +21,7 @@ from typing import Any, Protocol
 import httptools
 import httpx
 
+from .addresses import Place
 from .answer import LAG_BIN_NS, LAG_BINS, Answer, ReadStats, Sink
 from .clock import ANCILLARY_BYTES, SECOND_NS, SLACK_NS, timespec
 from .decode import decoder
@@ -69,10 +70,13 @@ class Connection:
         "headers",
         "held",
         "idle_since",
+        "in_use",
         "keep",
         "key",
         "last_read_ns",
         "peer",
+        "place",
+        "served",
         "sock",
         "stamp_ns",
         "streaming",
@@ -82,11 +86,15 @@ class Connection:
         "urgent",
     )  # fmt: skip
 
-    def __init__(self, transport: Owner, sock: socket.socket, key: Key, tls: Tls | None) -> None:
+    def __init__(self, transport: Owner, sock: socket.socket, key: Key, place: Place, tls: Tls | None) -> None:
+        """On a connected socket to a place that is already taken."""
         self.transport = transport
         self.sock = sock
         self.fd = sock.fileno()
         self.key = key
+        self.place = place
+        self.in_use = True  # of its place
+        self.served = 0  # requests
         self.peer = format_address(sock.getpeername())
         self.answer: Answer | None = None
         self.closed = False
@@ -107,8 +115,18 @@ class Connection:
 
     # --- the loop's side --------------------------------------------------------------------------------------------
 
+    def take(self) -> None:
+        self.in_use = True
+        self.place.take()
+
+    def leave(self) -> None:
+        if self.in_use:
+            self.in_use = False
+            self.place.leave()
+
     def begin(self, answer: Answer) -> None:
         """Take a request; its bytes are still to be written."""
+        self.served += 1
         self.answer = answer
         answer.connection = self
         answer.probe.peer = self.peer
@@ -219,10 +237,13 @@ class Connection:
                 return
             if not data and not closed:
                 return  # a part of a record, or none of ours (a session ticket)
-        if answer is None:
+        before = self.complete
+        if answer is None or before:
             self._ended()
             return
         probe = answer.probe
+        if stamp < probe.last_read_ns:  # by the clocks' few ns, or bytes that were there before the request
+            stamp = probe.last_read_ns
         if probe.first_read_ns is None and data:
             probe.first_read_ns = stamp
         # What is read now came after the read before, and after the sockets were last looked at, as it would have been
@@ -236,19 +257,14 @@ class Connection:
         if data:
             try:
                 self._parser.feed_data(data)
-            except httptools.HttpParserCallbackError as error:
-                why = error.__context__
-                known = (
-                    why
-                    if isinstance(why, httpx.HTTPError)
-                    else httpx.RemoteProtocolError(f"{type(why).__name__}: {why}")
-                )
-                self._broke(known, why)
-                return
             except httptools.HttpParserError as error:
-                self._broke(httpx.RemoteProtocolError(f"the answer is not HTTP: {error}"), error)
-                return
-            if self.streaming and not self.complete:
+                if not self.complete:
+                    self._broke(*_told(error))
+                    return
+                self.keep = False  # the answer is whole; what follows it is nobody's
+            if self.complete:
+                self._reactor.post(self._completed, answer)
+            elif self.streaming:
                 self._parse_or_hold(answer, stamp)
         if closed:
             self._ended()
@@ -269,6 +285,10 @@ class Connection:
 
     # httptools' callbacks
 
+    def on_message_begin(self) -> None:
+        if self.complete:
+            raise httpx.RemoteProtocolError("the server sent more than the answer")
+
     def on_header(self, name: bytes, value: bytes) -> None:
         self._keep(len(name) + len(value), MAX_HEADER_BYTES, "headers")
         self.headers.append((name, value))
@@ -283,7 +303,7 @@ class Connection:
         known = {name.lower(): value for name, value in self.headers}
         self.until_close = b"content-length" not in known and b"transfer-encoding" not in known
         kind = known.get(b"content-type", b"").split(b";")[0].strip().lower()
-        if answer.sink is not None and self._status == 200 and kind in (b"text/event-stream", b""):
+        if answer.sink is not None and self._status == 200 and kind in (answer.sink.media.encode(), b""):
             self.streaming = True
             self.decode = decoder(known.get(b"content-encoding", b"").decode("latin-1"))
         self._reactor.post(self._headed, answer, self._status, self.headers)
@@ -319,7 +339,6 @@ class Connection:
             return
         self.complete = True
         self.keep = bool(self._parser.should_keep_alive()) and not self.until_close
-        self._reactor.post(self._completed, answer)
 
     # --- ends -------------------------------------------------------------------------------------------------------
 
@@ -335,7 +354,7 @@ class Connection:
             early = "in the middle of its answer" if self._status else "without an answer"
             self._broke(httpx.RemoteProtocolError(f"the server closed the connection {early}"), None)
         else:
-            self._reactor.post(self.transport.drop, self)
+            self._broke(httpx.RemoteProtocolError("the server closed the connection without an answer"), None)
 
     def _broke(self, error: Exception, cause: BaseException | None) -> None:
         error.__cause__ = cause
@@ -377,6 +396,8 @@ class Connection:
         answer.finish()
 
     def _failed(self, answer: Answer | None, error: Exception) -> None:
+        if self.answer is not answer and self.answer is not None:
+            return  # a thread saw this before the loop began the request that is here now, which will see its own
         self.answer = None
         self.transport.drop(self)
         if answer is not None and not answer.resolved:
@@ -392,3 +413,12 @@ class Connection:
     def _parse_all(sink: Sink) -> None:
         while sink.pending_bytes:
             sink.parse_pending(1 << 30)
+
+
+def _told(error: httptools.HttpParserError) -> tuple[Exception, BaseException | None]:
+    """A parser's error in httpx's terms, and what caused it."""
+    why = error.__context__
+    if not isinstance(error, httptools.HttpParserCallbackError):
+        return httpx.RemoteProtocolError(f"the answer is not HTTP: {error}"), error
+    known = why if isinstance(why, httpx.HTTPError) else httpx.RemoteProtocolError(f"{type(why).__name__}: {why}")
+    return known, why

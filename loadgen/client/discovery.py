@@ -22,8 +22,8 @@ import httpx
 import orjson
 
 from ..errors import Failure
-from .failures import causes, describe, error_message, failure_kind
-from .remedies import PreflightError
+from .failures import causes, describe, error_message, failure_kind, redirected
+from .remedies import NAME_ANOTHER, PreflightError
 from .target import Target, mask
 
 GET_TIMEOUT_S = 5.0
@@ -84,8 +84,7 @@ class Answer:
     def as_failure(self) -> Failure:
         """An answer that is not the one hoped for, as a failure with the server's words."""
         if self.status is not None and 300 <= self.status < 400:
-            where = mask(self.headers.get("location", "nowhere"))
-            return Failure("redirect", f"redirected to {where}, which is not followed", self.status)
+            return Failure("redirect", redirected(self.url, mask(self.headers.get("location", ""))), self.status)
         words = error_message(self.text.encode()) or ""
         return Failure("http", words, self.status, self.text[:EXCERPT_BYTES])
 
@@ -97,12 +96,14 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """An entry of the server's model list. `parent` is set for an adapter on a base model."""
+    """An entry of the server's model list. `parent` is set for an adapter on a base model; `generates` is False where
+    the server says that the model only embeds, ranks or classifies."""
 
     id: str
     root: str | None = None
     parent: str | None = None
     context_length: int | None = None
+    generates: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +120,7 @@ class Discovery:
 
 async def discover(client: httpx.AsyncClient, target: Target, *, timeout_s: float = GET_TIMEOUT_S) -> Discovery:
     """Ask the server what it is. Never raises for what the server does: a list that did not come is in `listing`."""
-    listing = await get(client, target.at_base("/models"), timeout_s)
+    listing = await get(client, target.models_url, timeout_s)
     if listing.failure is not None:
         return Discovery(listing)
     kind = recognise(listing)
@@ -186,7 +187,9 @@ def read_answers(listing: Answer, answers: Mapping[str, Answer]) -> Discovery:
     server, info, props = at("/get_server_info"), at("/info"), at("/props")
     ollama, version = _text(at("/api/version").get("version")), _text(at("/version").get("version"))
     if kind is None:
-        if "model_id" in info and ("router" in info or "max_total_tokens" in info):
+        if isinstance(info.get("model_type"), dict) and "model_id" in info:
+            kind = "tei"
+        elif "model_id" in info and ("router" in info or "max_total_tokens" in info):
             kind = "tgi"
         elif "tp_size" in server or "model_path" in server:
             kind = "sglang"
@@ -202,9 +205,16 @@ def read_answers(listing: Answer, answers: Mapping[str, Answer]) -> Discovery:
     generation = props.get("default_generation_settings")
     contexts = [server, generation if isinstance(generation, dict) else {}]
     context = next((n for source in contexts if (n := _context(source))), None)
+    if kind == "tei":
+        listed_type = next(iter(info["model_type"]), "embedding")
+        models = (Model(str(info["model_id"]), generates=False),)
+        told["model_type"] = str(listed_type)
+    elif kind == "tgi" and not models and _text(info.get("model_id")):  # older ones list none
+        models = (Model(str(info["model_id"])),)
     versions = {
         "sglang": server.get("version"),
         "tgi": info.get("version"),
+        "tei": info.get("version"),
         "llama.cpp": props.get("build_info"),
         "ollama": ollama,
     }
@@ -228,7 +238,8 @@ def read_models(listing: Answer) -> tuple[Model, ...]:
         if name and name not in models:
             meta = entry.get("meta")
             context = _context(entry) or (_context(meta) if isinstance(meta, dict) else None)
-            models[name] = Model(name, _text(entry.get("root")), _text(entry.get("parent")), context)
+            generates = _generates(entry.get("capabilities"))
+            models[name] = Model(name, _text(entry.get("root")), _text(entry.get("parent")), context, generates)
     return tuple(models.values())
 
 
@@ -238,17 +249,26 @@ def choose_model(found: Discovery, asked: str | None) -> tuple[str, tuple[str, .
     Raises PreflightError when none was asked for and the list does not leave exactly one base model.
     """
     names = [model.id for model in found.models]
+    silent = [model.id for model in found.models if not model.generates]
+    if asked in silent or (not asked and silent and silent == names):
+        raise PreflightError(
+            f"{listed([asked] if asked else silent)} generates no text: the server says that it only embeds, ranks or"
+            " classifies",
+            NAME_ANOTHER,
+        )
     if asked:
         if not names or asked in names:
             return asked, (), ()
         close = difflib.get_close_matches(asked, names, n=1)
         hint = f"; did you mean {close[0]}?" if close else ""
         return asked, (), (f"the server does not list the model {asked}; it has {listed(names)}{hint}",)
-    bases = [model for model in found.models if model.parent is None] or list(found.models)
+    able = [model for model in found.models if model.generates]
+    bases = [model for model in able if model.parent is None] or able
     if len(bases) == 1:
-        rest = len(names) - 1
-        adapters = f"; {rest} adapter{'s' if rest > 1 else ''} on it left aside" if rest else ""
-        return bases[0].id, (f"model {bases[0].id}, the only one there{adapters}",), ()
+        rest = len(able) - 1
+        aside = f"; {rest} adapter{'s' if rest > 1 else ''} on it left aside" if rest else ""
+        aside += f"; {listed(silent)} left aside, which generates no text" if silent else ""
+        return bases[0].id, (f"model {bases[0].id}, the only one there{aside}",), ()
     if bases and found.kind == "vllm" and bases[0].root and all(m.root == bases[0].root for m in bases):
         return bases[0].id, (f"model {bases[0].id}; the server's other names for it: {listed(names[1:])}",), ()
     if bases:
@@ -289,6 +309,15 @@ def _entries(value: Any) -> list[dict[str, Any]]:
     if isinstance(value, dict):
         value = value.get("data") if isinstance(value.get("data"), list) else value.get("models")
     return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []
+
+
+def _generates(capabilities: Any) -> bool:
+    """False where a list of what a model can do names embedding or ranking, and nothing that gives text."""
+    if not isinstance(capabilities, list):
+        return True
+    known = [one.lower() for one in capabilities if isinstance(one, str)]
+    text = any(part in one for one in known for part in ("complet", "chat", "generat", "text", "vision"))
+    return text or not any(part in one for one in known for part in ("embed", "rerank", "classif"))
 
 
 def _context(source: Mapping[str, Any]) -> int | None:

@@ -19,13 +19,14 @@ import anyio.abc
 
 from ..records import Observation, Prompt, Record, RequestSpec
 from .budget import Budget
+from .retry import RetryingSender
 from .sender import Sender
 from .step import Control, Ended, Progress, Step, StepPlan, too_many
 
 __all__ = ["Budget", "Control", "Ended", "Flow", "Progress", "StepPlan", "run_step", "too_many"]
 
 POLL_S = 0.25  # how often the brake and the deadline are looked at while requests are in flight
-BACKOFF_S = (0.1, 5.0)  # first and longest pause of a slot whose connection was refused
+BACKOFF_S = (0.1, 5.0)  # first and longest pause of a slot whose request reached no server
 
 
 class Flow:
@@ -40,11 +41,13 @@ class Flow:
         clock: Callable[[], int],
         zero_ns: int,
     ) -> None:
-        self.sender, self.step = sender, step
+        self.step = step
         step.wake = self.settle
         self.on_record, self.clock, self.zero_ns = on_record, clock, zero_ns
         self._end = anyio.Event()  # nothing more is to be sent
         self._quiet = anyio.Event()  # …and nothing is outstanding
+        retry = step.plan.retry
+        self.sender = RetryingSender(sender, retry, step.budget, self._end) if retry.times else sender
 
     async def run(self, start: Callable[[anyio.abc.TaskGroup], object]) -> None:
         """To the end of the step. `start` starts the loop's own tasks; they call `follow` for each request, and

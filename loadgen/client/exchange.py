@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 import anyio
@@ -21,11 +21,14 @@ import orjson
 
 from ..errors import Failure, FailureKind
 from ..records import InputTokens, Outcome, OutputTokens, Record, RequestSpec, TimeoutKind
+from ..workload.tokenizer import LocalTokenizer
+from .counting import TEXT_BYTES, count_answer
 from .decode import decoder
 from .dialects.base import Dialect, RequestOptions, asked_choices, asked_output
-from .failures import describe, error_message, failure_kind, reason_phrase
+from .failures import describe, error_message, failure_kind, reason_phrase, redirected
 from .kernel import KernelTransport
 from .probe import PROBE, Probe
+from .retry import retry_after_s
 from .secrets import scrub, secrets_of
 from .tally import Tally
 
@@ -87,7 +90,8 @@ class _Live:
 
 class HttpxSender:
     """`Sender` over an httpx client. `zero_ns` is the run's start on CLOCK_MONOTONIC: records are relative to it. `run`
-    goes before each request's id on the wire: servers take that for their own id, which must not come twice."""
+    goes before each request's id on the wire: servers take that for their own id, which must not come twice.
+    `tokenizer` counts the answers whose server does not."""
 
     def __init__(
         self,
@@ -101,6 +105,7 @@ class HttpxSender:
         run: str = "",
         max_event_bytes: int = MAX_EVENT_BYTES,
         tally: type[Tally] = Tally,
+        tokenizer: LocalTokenizer | None = None,
     ) -> None:
         self._client = client
         self._url = httpx.URL(url)
@@ -109,8 +114,11 @@ class HttpxSender:
         self._zero = zero_ns
         self._run = f"{run}-" if run else ""
         self._timeouts = timeouts or Timeouts()
+        if not options.stream:  # the whole answer is what is waited for
+            self._timeouts = replace(self._timeouts, first_token=math.inf)
         self._max_event_bytes = max_event_bytes
         self._tally = tally
+        self._tokenizer = tokenizer
         self._live: set[_Live] = set()
         self._ours = client._transport if isinstance(client._transport, KernelTransport) else None
         self._head: bytes | None = None
@@ -131,11 +139,19 @@ class HttpxSender:
         if end.stale:  # a kept-alive connection the server had already closed: nothing was answered, so send it again
             end = await self._attempt(spec, body, scheduled_ns)
         end.asked, end.choices = asked_output(fields), asked_choices(fields)
-        return scrub(self._record(spec, scheduled_ns, end), self._secrets)
+        model = fields.get("model")
+        end.model = model if isinstance(model, str) else None
+        record = scrub(self._record(spec, scheduled_ns, end), self._secrets)
+        if self._tokenizer is not None and record.output_tokens.source not in ("usage", "token_ids"):
+            texts = end.tally.texts()
+            if texts:
+                record = await count_answer(record, texts, self._tokenizer)
+        return record
 
     async def _attempt(self, spec: RequestSpec, body: bytes, scheduled_ns: int) -> _End:
         live = _Live(self._timeouts)
-        tally = self._tally(self._dialect, 0, self._max_event_bytes, EXCERPT_BYTES)
+        text_bytes = 0 if self._tokenizer is None else TEXT_BYTES
+        tally = self._tally(self._dialect, 0, self._max_event_bytes, EXCERPT_BYTES, text_bytes)
 
         def sent() -> None:
             tally.sent_ns = probe.sent_ns or 0
@@ -175,7 +191,7 @@ class HttpxSender:
         answer = await ours.exchange(self._url, wire, end.probe, end.tally, live.token, scheduled_ns)
         try:
             status, fields = answer.head.result()
-            reply = _Reply.of(status, fields)
+            reply = _Reply.of(status, fields, self._dialect.media)
             end.status = status
             if reply.streamed or reply.whole:
                 await answer.end
@@ -188,7 +204,7 @@ class HttpxSender:
             else:
                 decode = decoder(reply.encoding)
                 payload = b"".join(answer.body)
-                end.unstreamed(reply, decode(payload) if decode else payload)
+                end.unstreamed(reply, decode(payload) if decode else payload, self._url)
         finally:
             ours.abandon(answer)
 
@@ -201,7 +217,9 @@ class HttpxSender:
         )
         response = await self._client.send(request, stream=True)
         try:
-            reply = _Reply.of(response.status_code, response.headers.raw)
+            if end.probe.first_read_ns is None and response.http_version != "HTTP/2":
+                raise httpx.RemoteProtocolError("the connection held an answer that nobody asked for")
+            reply = _Reply.of(response.status_code, response.headers.raw, self._dialect.media)
             end.status = reply.status
             if reply.streamed:
                 await self._stream(response, reply, live, end)
@@ -213,7 +231,7 @@ class HttpxSender:
                     payload += decode(chunk) if decode else chunk
                     if len(payload) > (MAX_WHOLE_BYTES if reply.whole else ERROR_BODY_BYTES):
                         break
-            end.unstreamed(reply, bytes(payload))
+            end.unstreamed(reply, bytes(payload), self._url)
         finally:
             with anyio.CancelScope(shield=True):
                 await response.aclose()
@@ -242,7 +260,8 @@ class HttpxSender:
         end.settle(probe.last_read_ns)
 
     def _own_headers(self, request_id: str) -> dict[str, str]:
-        own = {"content-type": "application/json", "accept": "text/event-stream", "x-request-id": request_id}
+        accept = self._dialect.media if self._options.stream else "application/json"
+        own = {"content-type": "application/json", "accept": accept, "x-request-id": request_id}
         return {name: value for name, value in own.items() if name not in self._theirs}
 
     def _wire(self, request_id: str, body: bytes) -> bytes:
@@ -307,6 +326,8 @@ class HttpxSender:
             server_id=result.server_id,
             peer=probe.peer,
             sent_bound_us=-(-probe.write_ns // 1000) if probe.write_ns > PROMPT_WRITE_NS else None,
+            model=end.model,
+            source_id=spec.prompt.source_id,
         )
 
 
@@ -317,16 +338,20 @@ class _Reply(NamedTuple):
     kind: str  # the content type, without its parameters
     encoding: str
     location: str
+    retry_after_s: float | None
+    media: str  # the content type of a stream
 
     @classmethod
-    def of(cls, status: int, fields: Iterable[tuple[bytes, bytes]]) -> _Reply:
+    def of(cls, status: int, fields: Iterable[tuple[bytes, bytes]], media: str) -> _Reply:
         known = {name.lower(): value.decode("latin-1") for name, value in fields}
         kind = known.get(b"content-type", "").split(";")[0].strip().lower()
-        return cls(status, kind, known.get(b"content-encoding", ""), known.get(b"location", ""))
+        asked = known.get(b"retry-after")
+        wait_s = None if asked is None else retry_after_s(asked, known.get(b"date", ""))
+        return cls(status, kind, known.get(b"content-encoding", ""), known.get(b"location", ""), wait_s, media)
 
     @property
     def streamed(self) -> bool:
-        return self.status == 200 and self.kind in ("text/event-stream", "")
+        return self.status == 200 and self.kind in (self.media, "")
 
     @property
     def whole(self) -> bool:
@@ -349,13 +374,14 @@ class _End:
         self.stale = False
         self.asked: int | None = None  # output tokens of each choice, by the body as it was sent
         self.choices = 1
+        self.model: str | None = None  # that the body names
         self.reset: Failure | None = None  # how a stream broke off; of interest where the tally calls it incomplete
 
     def settle(self, stamp_ns: int) -> None:
         self.settled = True
         self.done_ns = stamp_ns or time.monotonic_ns()
 
-    def unstreamed(self, reply: _Reply, payload: bytes) -> None:
+    def unstreamed(self, reply: _Reply, payload: bytes, url: httpx.URL) -> None:
         """An answer that is no event stream: a whole completion (its times are those of a non-streamed answer), or a
         refusal."""
         if reply.whole:
@@ -364,13 +390,16 @@ class _End:
             return
         text = payload[:ERROR_BODY_BYTES].decode("utf-8", "replace")
         if reply.status == 200:
-            hint = "; this looks like Ollama's own API: use its /v1 address" if "ndjson" in reply.kind else ""
-            self.fail("content_type", f"the answer is {reply.kind}, not an event stream{hint}", excerpt=text)
+            what = "an event stream" if "event-stream" in reply.media else f"{reply.media}, as this API streams"
+            hint = "; this looks like Ollama's own API: use its /v1 address, or --endpoint ollama_chat"
+            hint = hint if "ndjson" in reply.kind else ""
+            self.fail("content_type", f"the answer is {reply.kind}, not {what}{hint}", excerpt=text)
         elif 300 <= reply.status < 400:
-            where = reply.location or "nowhere"
-            self.fail("redirect", f"redirected to {where}, which is not followed", reply.status, text)
+            self.fail("redirect", redirected(str(url), reply.location), reply.status, text)
         else:
             self.fail("http", error_message(payload) or reason_phrase(reply.status), reply.status, text)
+            if self.failure is not None and reply.retry_after_s is not None:
+                self.failure = replace(self.failure, retry_after_s=reply.retry_after_s)
 
     def fail(
         self,

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import errno
+import html
+import re
 import socket
 import ssl
 from collections.abc import Iterator
+from contextlib import suppress
 from http import HTTPStatus
 from typing import Any
+from urllib.parse import urljoin
 
 import httpcore
 import httpx
@@ -17,6 +21,9 @@ from ..errors import FailureKind
 
 # Our own limits: descriptors, ports, memory.
 CLIENT_ERRNOS = {errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOMEM, errno.ENOBUFS, errno.EACCES}
+
+TEXT_BYTES = 4096  # of a body that is not JSON, looked at for words
+_TITLE = re.compile(r"<title[^>]*>(.*?)</title>", re.IGNORECASE | re.DOTALL)
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:
@@ -60,18 +67,51 @@ def describe(error: BaseException) -> str:
 
 
 def error_message(payload: bytes) -> str | None:
-    """The server's own words in a JSON error body of any of the usual shapes; None where there are none."""
+    """The server's own words in the body of a refusal: a JSON object of any of the usual shapes, a page's title, or a
+    line of plain text. None where there are none."""
     try:
         value: Any = orjson.loads(payload)
     except orjson.JSONDecodeError:
-        return None
-    for key in ("error", "message", "detail"):
+        return _words_of_text(payload[:TEXT_BYTES].decode("utf-8", "replace").strip())
+    if isinstance(value, str):
+        return value or None
+    for key in ("error", "message", "detail", "error_description", "title"):
         if isinstance(value, dict) and value.get(key):
-            inner = value[key]
-            if isinstance(inner, dict) and isinstance(inner.get("message"), str):
-                return str(inner["message"])
-            return inner if isinstance(inner, str) else orjson.dumps(inner).decode()
+            return _words_of(value[key])
     return None
+
+
+def _words_of(value: Any) -> str:
+    """An error as a text, an object with a message, or FastAPI's list of what is wrong with which field."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, dict):
+        words = next((str(value[key]) for key in ("message", "msg", "detail") if isinstance(value.get(key), str)), "")
+        where = value.get("loc")
+        if words:
+            return f"{'.'.join(map(str, where))}: {words}" if isinstance(where, list) and where else words
+    if isinstance(value, list) and value and all(isinstance(one, dict | str) for one in value):
+        return "; ".join(map(_words_of, value))
+    return orjson.dumps(value).decode()
+
+
+def _words_of_text(text: str) -> str | None:
+    """The title of a page, or the first line of a text that is none."""
+    if found := _TITLE.search(text):
+        return " ".join(html.unescape(found[1]).split()) or None
+    if not text or text.startswith(("<", "{", "[")):
+        return None
+    first = text.splitlines()[0].strip()
+    return first if first.isprintable() and "\ufffd" not in first else None
+
+
+def redirected(url: str, location: str) -> str:
+    """What to say of an answer of 3xx to a request for `url`: it is never followed, as a key must not go elsewhere."""
+    if not location:
+        return "redirected to nowhere"
+    with suppress(ValueError):  # what is no address at all is shown as it came
+        location = urljoin(url, location)
+    return f"redirected to {location}, which is not followed"
 
 
 def reason_phrase(status: int) -> str:

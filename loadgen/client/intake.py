@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from ..errors import Failure
-from .dialects.base import Dialect, MalformedEvent, Piece
+from .dialects.base import CallPart, Dialect, MalformedEvent, Piece
 from .dialects.reading import parse_json
 from .entries import UNKNOWN, Entries
 from .plain import Plain, counts_at, learn, text_at
 from .sse import SSEEvent
 
 LESSONS = 8  # how often the form of plain deltas may be learned in vain
+
+
+class Call(NamedTuple):
+    """A tool call as it is put together, as UTF-8."""
+
+    name: bytearray
+    arguments: bytearray
 
 
 class Intake:
@@ -21,14 +29,22 @@ class Intake:
         *("sent_ns", "_dialect", "_text", "_room", "_done_ns", "_done", "_closed", "_error"),
         *("_entries", "_output_events", "_first_token_ns", "_first_content_ns", "_last_token_ns", "_early_ids"),
         *("_prompt", "_completion", "_cached", "_finish_reason", "_server_id", "_choices", "_finished"),
-        *("_malformed", "_ignored", "_plain", "_plain_read", "_tries", "_learned_at"),
+        *("_malformed", "_ignored", "_plain", "_plain_read", "_tries", "_learned_at", "_calls", "_voice", "_around"),
+        *("_speaker", "_turns"),
     )
 
-    def __init__(self, dialect: Dialect, sent_ns: int, excerpt_bytes: int) -> None:
+    def __init__(
+        self, dialect: Dialect, sent_ns: int, text_bytes: int, around: Callable[[str], tuple[bytes, bytes]]
+    ) -> None:
         self.sent_ns = sent_ns
         self._dialect = dialect
-        self._text = bytearray()  # the first text as UTF-8, at most excerpt_bytes
-        self._room = excerpt_bytes  # what may still be added to it
+        self._around = around  # what the framing puts around the data of an event of that name
+        self._text = bytearray()  # the first text as UTF-8, at most text_bytes
+        self._speaker = UNKNOWN  # the choice that spoke last
+        self._turns: list[tuple[int, int]] = []  # (choice, where its text starts), whenever another one spoke
+        self._calls: dict[tuple[int, int], Call] = {}  # by choice and index
+        self._voice = self._text  # where plain deltas speak
+        self._room = text_bytes  # what may still be added to text and calls
         self._done_ns: int | None = None
         self._done = False
         self._closed = False
@@ -61,8 +77,8 @@ class Intake:
     def _take(self, events: Sequence[SSEEvent], stamp_ns: int, previous_read_ns: int) -> None:
         """The events of one read: the last is exact, those before it are at most a read's distance late."""
         for place, event in enumerate(events):
-            form = self._plain if event.name == "message" else None
-            if form and self._is_plain(form, event.data, stamp_ns, previous_read_ns):
+            form = self._plain
+            if form and event.name == form.name and self._is_plain(form, event.data, stamp_ns, previous_read_ns):
                 continue
             self._not_the_last(stamp_ns, previous_read_ns)
             try:
@@ -71,17 +87,17 @@ class Intake:
                 self._malformed += 1
                 continue
             self._note(piece)
+            if piece.has_output or not piece.done:
+                self._add(piece, stamp_ns)
             if piece.done:
                 self._done = True
                 self._done_ns = stamp_ns
-            else:
-                self._add(piece, stamp_ns)
             if self._over():
                 if place < len(events) - 1:
                     self._not_the_last(stamp_ns, previous_read_ns)
                 return
-            if piece.has_output and self._tries and event.name == "message":
-                self._learn(event.data, piece)
+            if piece.has_output and self._tries:
+                self._learn(event, piece)
 
     def _not_the_last(self, stamp_ns: int, previous_read_ns: int) -> None:
         """Another event came in this read: the entry of this read, if any, was not its last event."""
@@ -91,7 +107,7 @@ class Intake:
 
     def _is_plain(self, form: Plain, data: bytes, stamp_ns: int, previous_read_ns: int) -> bool:
         """Takes an event that has this form; False, and nothing done, where it has not. The hot path: no JSON."""
-        before, start, after, rest, choice = form
+        before, start, after, rest, choice, _ = form
         if not data.startswith(before):
             return False
         end = text_at(data, start).end()  # type: ignore[union-attr]  # it always matches, at the least nothing
@@ -105,7 +121,8 @@ class Intake:
             counts = counts_at(data, end + len(after))
             if counts is None or data[counts.end() :] != rest:
                 return False
-            self._completion = count = int(counts[counts.lastindex or 0])
+            if counts.lastindex:
+                self._completion = count = int(counts[counts.lastindex])
         entries = self._entries
         if entries.stamp_ns == stamp_ns:
             self._not_the_last(stamp_ns, previous_read_ns)
@@ -118,15 +135,20 @@ class Intake:
         if count >= 0 or entries.beside:
             entries.put(count, UNKNOWN, choice)
         if self._room > 0:
+            if choice != self._speaker:
+                self._turn(choice)
             self._say(data[start:end])
         return True
 
-    def _learn(self, data: bytes, piece: Piece) -> None:
+    def _learn(self, event: SSEEvent, piece: Piece) -> None:
         """Learn the form of plain deltas from this event. A stream whose events hardly repeat one is given up."""
         if self._output_events - self._learned_at < 2 * LESSONS:
             self._tries -= 1
-        self._plain = learn(self._dialect.read, data, piece)
-        self._plain_read = None if self._plain is None else self._plain.in_a_read()
+        self._plain = learn(self._dialect.read, event.data, piece, event.name)
+        self._plain_read = None if self._plain is None else self._plain.in_a_read(*self._around(event.name))
+        self._voice = self._text
+        if self._plain is not None and piece.calls and self._room > 0:
+            self._voice = self._call(piece.calls[0]).arguments
         self._learned_at = self._output_events
 
     def _note(self, piece: Piece) -> None:
@@ -148,21 +170,42 @@ class Intake:
             self._server_id = piece.server_id
         self._choices.update(piece.choices)
         self._finished.update(piece.finished)
-        if piece.text and self._room > 0:
-            self._add_text(piece.text)
+        if self._room > 0:
+            if piece.text:
+                choice = piece.choices[0] if len(piece.choices) == 1 else UNKNOWN
+                if choice != self._speaker:
+                    self._turn(choice)
+                self._add_text(piece.text, self._text)
+            for part in piece.calls:
+                self._add_call(part)
 
-    def _add_text(self, text: str) -> None:
+    def _turn(self, choice: int) -> None:
+        self._speaker = choice
+        self._turns.append((choice, len(self._text)))
+
+    def _add_text(self, text: str, to: bytearray) -> None:
         data = text[: self._room].encode("utf-8", "replace")[: self._room]
-        self._text += data
+        to += data
         self._room -= len(data)
+
+    def _call(self, part: CallPart) -> Call:
+        return self._calls.setdefault((part.choice, part.place), Call(bytearray(), bytearray()))
+
+    def _add_call(self, part: CallPart) -> None:
+        if self._room <= 0:
+            return  # so there are never more calls than bytes to keep
+        call = self._call(part)
+        if part.name and part.name.encode("utf-8", "replace") != call.name:  # some servers say it with every part
+            self._add_text(part.name, call.name)
+        self._add_text(part.arguments, call.arguments)
 
     def _say(self, raw: bytes) -> None:
         """The inside of a JSON string."""
         if raw.isascii() and b"\\" not in raw:
-            self._text += raw[: self._room]
+            self._voice += raw[: self._room]
             self._room -= len(raw)
         else:
-            self._add_text(parse_json(b'"%b"' % raw))
+            self._add_text(parse_json(b'"%b"' % raw), self._voice)
 
     def _add(self, piece: Piece, stamp_ns: int) -> None:
         """Adds an entry for an event with output, or one that may turn out to show new tokens."""

@@ -8,19 +8,18 @@ business of httpx's own transport.
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 import ssl
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
-from typing import Any
 
 import httpx
 
 from ..records import Connect
+from .addresses import Addresses, Place, connect, system_words
 from .answer import Answer, ReadStats, Sink
-from .clock import SECOND_NS, ask_for_stamps, keep_stamping
+from .clock import SECOND_NS, keep_stamping
 from .connection import Connection, Key
 from .probe import Probe
 from .reactor import Reactor
@@ -61,12 +60,16 @@ class KernelTransport(httpx.AsyncBaseTransport):
         threaded: bool = False,
         keepalive_s: float = KEEPALIVE_S,
         rearm_s: float = 1.0,
+        addresses: Addresses | None = None,
+        reconnect_every: int | None = None,
     ) -> None:
         keep_stamping()
         self._context = context
+        self._addresses = addresses or Addresses()
+        self._reconnect_every = reconnect_every or 0
         self._keepalive_s = keepalive_s
         self._loop = asyncio.get_running_loop()
-        self._idle: dict[Key, list[Connection]] = {}
+        self._idle: dict[tuple[Key, Place], list[Connection]] = {}
         self._all: set[Connection] = set()
         self.rearm_ns = round(rearm_s * SECOND_NS)
         self.stats = ReadStats()
@@ -130,15 +133,18 @@ class KernelTransport(httpx.AsyncBaseTransport):
 
     def release(self, connection: Connection) -> None:
         """An answer is complete: keep its connection if it may be used again."""
-        if connection.keep and not connection.closed:
+        worn = connection.served == self._reconnect_every > 0
+        if connection.keep and not connection.closed and not worn:
+            connection.leave()
             connection.idle_since = self._loop.time()
-            self._idle.setdefault(connection.key, []).append(connection)
+            self._idle.setdefault((connection.key, connection.place), []).append(connection)
         else:
             self.drop(connection)
 
     def drop(self, connection: Connection) -> None:
+        connection.leave()
         self._all.discard(connection)
-        idle = self._idle.get(connection.key)
+        idle = self._idle.get((connection.key, connection.place))
         if idle and connection in idle:
             idle.remove(connection)
         connection.close()
@@ -164,71 +170,53 @@ class KernelTransport(httpx.AsyncBaseTransport):
     # --- connections ------------------------------------------------------------------------------------------------
 
     async def _acquire(self, url: httpx.URL, probe: Probe) -> Connection:
-        idle = self._idle.get(_key(url))
+        """A connection to the address whose turn it is, kept from before if there is one."""
+        key = _key(url)
+        places = self._addresses.known(*key[1:])
+        idle = self._idle.get((key, self._addresses.pick(places))) if places else None
         while idle:
             connection = idle.pop()
-            if self._loop.time() - connection.idle_since < self._keepalive_s:
+            if self._loop.time() - connection.idle_since < self._keepalive_s and _is_quiet(connection):
+                connection.take()
                 return connection
             self.drop(connection)
         return await self._connect(url, probe)
 
     async def _connect(self, url: httpx.URL, probe: Probe) -> Connection:
-        """Name, TCP and TLS, each timed. The addresses of a name are tried in order. Raises httpx.ConnectError."""
+        """Name, TCP and TLS, each timed. Raises httpx.ConnectError."""
         loop = self._loop
         key = _key(url)
         start = time.monotonic_ns()
         try:
-            found = await loop.getaddrinfo(url.host, key[2], type=socket.SOCK_STREAM)
-        except OSError as error:
+            sock, place, dns_us = await self._addresses.open(*key[1:], connect, _close)
+        except socket.gaierror as error:
             raise httpx.ConnectError(f"the name {url.host} does not resolve: {error.strerror or error}") from error
-        resolved = time.monotonic_ns()
-        sock = await self._open(found, key)
+        except OSError as error:
+            where = f"{key[1]}:{key[2]}"
+            raise httpx.ConnectError(f"{where}: {system_words(error)}") from error
         connected = time.monotonic_ns()
         tls = None
         tls_us = None
-        if url.scheme == "https":
-            assert self._context is not None, "an https address needs a TLS context"
-            tls = Tls(self._context, url.host)
-            try:
+        try:
+            if url.scheme == "https":
+                assert self._context is not None, "an https address needs a TLS context"
+                tls = Tls(self._context, url.host)
                 await tls.handshake(loop, sock)
-            except (OSError, ssl.SSLError) as error:
-                sock.close()
-                raise httpx.ConnectError(str(error)) from error
-            except BaseException:
-                sock.close()
-                raise
-            tls_us = (time.monotonic_ns() - connected) // 1000
-        probe.connect = Connect((resolved - start) // 1000, (connected - resolved) // 1000, tls_us)
-        connection = Connection(self, sock, key, tls)
+                tls_us = (time.monotonic_ns() - connected) // 1000
+            connection = Connection(self, sock, key, place, tls)
+        except (OSError, ssl.SSLError) as error:
+            place.leave()
+            sock.close()
+            raise httpx.ConnectError(str(error)) from error
+        except BaseException:
+            place.leave()
+            sock.close()
+            raise
+        probe.connect = Connect(dns_us, (connected - start) // 1000 - (dns_us or 0), tls_us)
         connection.keep = True
         self._all.add(connection)
         self.reactor.add(connection.fd, connection)
         return connection
-
-    async def _open(self, found: list[Any], key: Key) -> socket.socket:
-        last: OSError | None = None
-        for family, kind, protocol, _, address in found:
-            try:
-                sock = socket.socket(family, kind, protocol)
-            except OSError as error:
-                last = error
-                continue
-            try:
-                sock.setblocking(False)
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                ask_for_stamps(sock)
-                await self._loop.sock_connect(sock, address)
-                return sock
-            except OSError as error:
-                sock.close()
-                last = error
-            except BaseException:
-                sock.close()
-                raise
-        where = f"{key[1]}:{key[2]}"
-        # asyncio puts words of its own over the system's.
-        words = os.strerror(last.errno) if last is not None and last.errno else str(last)
-        raise httpx.ConnectError(f"{where}: {words}") from last
 
     # --- parsing what was held --------------------------------------------------------------------------------------
 
@@ -254,8 +242,23 @@ class KernelTransport(httpx.AsyncBaseTransport):
             self._parse_timer = self._loop.call_later(PARSE_EVERY_S, self._parse_held)
 
 
+async def _close(sock: socket.socket) -> None:
+    sock.close()
+
+
 def _key(url: httpx.URL) -> Key:
     return url.scheme, url.host, url.port or (443 if url.scheme == "https" else 80)
+
+
+def _is_quiet(connection: Connection) -> bool:
+    """Is there nothing to read on a kept connection? What is there already, its end or bytes, answers no request."""
+    if connection.tls is not None:
+        return True  # it may be a session ticket
+    try:
+        connection.sock.recv(1, socket.MSG_PEEK)
+    except OSError as error:
+        return isinstance(error, BlockingIOError | InterruptedError)
+    return False
 
 
 def _nothing() -> None:

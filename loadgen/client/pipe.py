@@ -25,11 +25,11 @@ from typing import Any
 import orjson
 
 from ..errors import Failure
-from ..records import ClientHealth, Connect, Events, InputTokens, Lag, OutputTokens, Record
+from ..records import Attempt, ClientHealth, Connect, Events, InputTokens, Lag, OutputTokens, Record
 
 READ_BYTES = 1 << 18
 # What the deciding process has no use for; the part file holds it.
-_LEFT_OUT = {"finish_reason", "excerpt", "server_id", "peer"}
+_LEFT_OUT = {"finish_reason", "excerpt", "server_id", "peer", "model", "source_id"}
 _NAMES = tuple(field.name for field in fields(Record) if field.name not in _LEFT_OUT)
 _VALUES = attrgetter(*_NAMES)
 _EVENTS, _ERROR = _NAMES.index("events"), _NAMES.index("error")
@@ -138,6 +138,7 @@ def unpack(values: Sequence[Any]) -> Record:
     if found["events"] is not None:
         found["events"].bounded[:] = [(index, bound_us) for index, bound_us in found["events"].bounded]
     found["flags"] = tuple(found["flags"])
+    found["attempts"] = tuple(Attempt(**attempt) for attempt in found["attempts"])
     return Record(**found)
 
 

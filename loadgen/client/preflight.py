@@ -1,7 +1,7 @@
 """All that is settled before any load: what the server is, that it answers, and that asking has the effect it should.
 
-In order: discovery; the model; does the shape fit the context; two small requests that teach what our text costs
-(`workload.prompts.fit`); one request of the run's own shape. Each is a real streamed request with a record of its own.
+In order: discovery; the models; does the shape fit the context; what our text costs (`lengths`), mostly by small
+requests; one request of the run's own shape. Each is a real streamed request with a record of its own.
 
 Effect, not acceptance: a server may take `ignore_eos` and stop early, take `stream_options` and send no usage. What is
 refused outright is left out for the whole run; what has no effect is said.
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import count
 
 import anyio
@@ -19,29 +19,34 @@ import httpx
 
 from ..records import Prompt, Record, RequestSpec, ServerFacts
 from ..workload.plain import PlainWorkload
-from ..workload.prompts import EVERY_WORD, OPENING_WORDS, Calibration, count_words, fit, make_text
+from ..workload.prompts import Calibration
+from ..workload.tokenizer import LocalTokenizer
+from .counting import counted
 from .dialects.base import Dialect, RequestOptions, asked_output
-from .discovery import Discovery, choose_model, context_of, discover
+from .discovery import Discovery, choose_model, context_of, discover, listed
+from .fits import check_fits, least_input, nearly_full
+from .lengths import PROBES, How, Learnt, check_length, check_ratio, learn_ids, learn_lengths
 from .remedies import Context, PreflightError, explain, explain_record, names_model, server_words, too_long
 from .secrets import secrets_of
 from .sender import Sender
 from .target import Target, holds_secret, mask
+from .tokenize import KINDS, TokenizeApi
 
 MakeSender = Callable[[RequestOptions, Dialect], Sender]
 
 RETRY_S = 0.5  # a single 429 or 503 does not make a server unusable
-SHORT_OUTPUT = 4  # tokens; of the requests that only teach the cost of text
 OUTPUT_CAP = 256  # a longer output need not be waited for where the context length is known
-DEVIATION_LIMIT = 0.05  # of the input length; above it there is a warning
 CONTINUOUS_KINDS = ("vllm", "sglang", "simulator")
 BACKOFF_S = (0.25, 5.0)
+MOST_MODELS = 16  # tried, of those that a file names
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
     """What a run is started with. `options` are those that the server takes; `records` the requests of the preflight;
     `calibration` what a word costs, None where not learnt; `deviation` by how much the server's count of the last
-    prompt differs from what was asked for (0.01 is 1 % more); `notes` are lines for the screen."""
+    prompt differs from what was asked for (0.01 is 1 % more); `exact` by what lengths are met exactly, None is about;
+    `notes` are lines for the screen."""
 
     target: Target
     facts: ServerFacts
@@ -49,7 +54,9 @@ class Prepared:
     records: tuple[Record, ...]
     calibration: Calibration | None = None
     deviation: float | None = None
+    exact: How | None = None
     notes: tuple[str, ...] = ()
+    others: tuple[Target, ...] = ()  # further servers, see `peers`
 
 
 async def preflight(
@@ -64,42 +71,70 @@ async def preflight(
     now_ns: Callable[[], int] = time.monotonic_ns,
     ids: Iterator[int] | None = None,
     proxy: str | None = None,
+    unix_socket: str | None = None,
+    tokenizer: LocalTokenizer | None = None,
+    token_ids: bool = False,
+    probes: int = PROBES,
 ) -> Prepared:
     """Settle all that a run needs. `options.model` is empty when the model is to be found out; `options.force_length`
     and `options.usage` are tried and kept if the server takes them. `ids` numbers the records, for a caller that tries
-    more than once; `proxy` is the one in between, for the words of an error. Raises PreflightError (a TargetError) with
-    the records of the requests sent until then.
+    more than once; `proxy` or `unix_socket` is what is in between, for the words of an error; `tokenizer` a local one;
+    `token_ids` sends these in place of text; `probes` is how many requests may be spent on exact lengths. Raises
+    PreflightError (a TargetError) with the records of the requests sent until then.
     """
     found = await discover(client, target)
-    context = replace(_context(target, client, found, options), proxy=proxy)
+    context = replace(_context(target, client, found, options), proxy=proxy, unix_socket=unix_socket)
     _check_listing(found, context, options)
-    # TGI's own API names no model: the server has one.
-    own = options.model or str(found.flags.get("model_id", "")) if target.endpoint == "generate_stream" else None
-    model, notes, warnings = (own, (), ()) if own is not None else choose_model(found, options.model or None)
+    # Where requests name no model, the server has one: what it is called is for people.
+    own = options.model or str(found.flags.get("model_id", "")) if not dialect.names_model else None
+    named = workload.named_models
+    asked = options.model or (named[0] if named else None)
+    if not asked and not found.models:  # the address may say it
+        asked = target.deployment or None
+    model, notes, warnings = (own, (), ()) if own is not None else choose_model(found, asked)
     length = context_of(found, model)
-    check_context(length, workload.max_input_tokens, workload.max_output_tokens)
+    check_fits(length, workload)
     wanted = replace(
         options,
         model=model,
         continuous_usage=options.continuous_usage or (options.usage and found.kind in CONTINUOUS_KINDS),
     )
-    prober = _Prober(dialect, wanted, make_sender, replace(context, model=model), now_ns, ids or count(1))
+    prober = _Prober(dialect, wanted, make_sender, replace(context, model=model), now_ns, ids or count(1), tokenizer)
     facts = ServerFacts(found.kind, found.version, model, length, flags=found.flags)
-    learnt = _Learnt(list(notes), list(warnings))
+    learnt = Learnt(list(notes), list(warnings))
+    if found.kind == "tgi" and isinstance(most := found.flags.get("max_concurrent_requests"), int):
+        learnt.notes.append(f"the server takes at most {most:,} requests at once and refuses more with 429")
     try:
         if workload.sized:
-            await _calibrate(prober, learnt, length, nonce)
+            kind = found.kind if found.kind in KINDS else None
+            api = TokenizeApi(client, target, kind, model) if kind is not None else None
+            if token_ids:
+                await learn_ids(learnt, api, tokenizer)
+            else:
+                await learn_lengths(
+                    prober.ask, learnt, api=api, tokenizer=tokenizer, length=length, nonce=nonce, probes=probes
+                )
         prompt = shape_prompt(workload, learnt.calibration, length, nonce)
         record = await prober.ask(prompt)
+        if len(named) > 1:
+            await _others(prober, learnt, found, workload, prompt)
     except PreflightError as error:
         error.records = tuple(prober.records)
         if error.status == 400 and nearly_full(length, workload):
             error.remedy = "input and output fill the whole context: lower --input-len or --output-len by some percent"
         raise
     if workload.sized:
-        _check_length(learnt, prompt, record, length, workload)
-    elif prompt.local_tokens and record.input_tokens.server:
-        _check_ratio(learnt, prompt.local_tokens, record.input_tokens.server)
+        check_length(
+            learnt,
+            prompt,
+            record,
+            prober.records,
+            short=least_input(workload, learnt.calibration),
+            length=length,
+            full=nearly_full(length, workload),
+        )
+    elif record.input_tokens.local and record.input_tokens.server:
+        check_ratio(learnt, record.input_tokens.local, record.input_tokens.server)
     facts, kept = _effects(facts, prober, options, prompt, record, learnt)
     return Prepared(
         target=target,
@@ -108,6 +143,7 @@ async def preflight(
         records=tuple(prober.records),
         calibration=learnt.calibration,
         deviation=learnt.deviation,
+        exact=learnt.exact,
         notes=(*target.notes, *([f"through the proxy {proxy}"] if proxy else []), *learnt.notes),
     )
 
@@ -144,36 +180,18 @@ async def wait_ready(
         pause = min(pause * 2, longest)
 
 
-def check_context(length: int | None, inputs: int | None, outputs: int | None) -> None:
-    """Raise PreflightError when input and output (tokens; None is unknown) cannot fit a context of `length` tokens."""
-    if length is None or (inputs or 0) + (outputs or 0) <= length:
-        return
-    fixes = []
-    if outputs and (inputs or 0) < length:
-        fixes.append(f"--output-len to at most {length - (inputs or 0)}")
-    if inputs and (outputs or 0) < length:
-        fixes.append(f"--input-len to at most {length - (outputs or 0)}")
-    parts = [f"{n:,} tokens of {name}" for n, name in ((inputs, "input"), (outputs, "output")) if n]
-    raise PreflightError(
-        f"{' and '.join(parts)} do not fit the model's context of {length:,} tokens",
-        f"lower {' or '.join(fixes)}" if fixes else "lower --input-len and --output-len",
-    )
-
-
-def nearly_full(length: int | None, workload: PlainWorkload) -> bool:
-    """Could a prompt of ours that comes out 3 % too long go over the context?"""
-    most = (workload.max_input_tokens or 0) * 1.03 + (workload.max_output_tokens or 0)
-    return length is not None and most > length
-
-
 def shape_prompt(workload: PlainWorkload, calibration: Calibration | None, length: int | None, nonce: str) -> Prompt:
-    """A prompt of the run's own shape, the longest where it varies, of a text that the run itself does not use."""
-    if workload.input_len is None or workload.output_len is None:
-        return next(workload.stream(0, nonce))
-    inputs, outputs = workload.input_len.high, workload.output_len.high
-    words = (calibration or Calibration()).words(inputs)
+    """A prompt of the run's own shape, of a text that the run itself does not use: the longest of a range, the middle
+    one of a definition."""
+    models = workload.models
+    model = models.names[0] if models is not None else None
+    inputs, outputs = workload.usual
+    if not workload.sized or inputs is None or outputs is None:
+        first = next(workload.stream(0, nonce))
+        return first if model is None else replace(first, model=model)
     output = outputs if length is None else min(outputs, OUTPUT_CAP)
-    return Prompt(text=make_text(words, f"preflight {nonce} shape"), input_tokens=inputs, output_tokens=output)
+    made = (calibration or Calibration()).prompt(inputs, f"preflight {nonce} shape")
+    return replace(made, output_tokens=output, model=model)
 
 
 def without_refused(options: RequestOptions, words: str) -> RequestOptions | None:
@@ -193,15 +211,6 @@ def without_refused(options: RequestOptions, words: str) -> RequestOptions | Non
     return replace(options, usage=False) if options.usage else None
 
 
-@dataclass(slots=True)
-class _Learnt:
-    notes: list[str]
-    warnings: list[str]
-    counts: list[tuple[int, int]] = field(default_factory=list)  # (words, prompt tokens by the server)
-    calibration: Calibration | None = None
-    deviation: float | None = None
-
-
 class _Prober:
     """Sends the requests of a preflight, one after the other, and keeps their records."""
 
@@ -213,14 +222,16 @@ class _Prober:
         context: Context,
         now_ns: Callable[[], int],
         ids: Iterator[int],
+        tokenizer: LocalTokenizer | None = None,
     ) -> None:
         self.dialect = dialect
         self.options = options
         self.records: list[Record] = []
         self._make_sender = make_sender
-        self._context = context
+        self.context = context
         self._now_ns = now_ns
         self._ids = ids
+        self._tokenizer = tokenizer
         self._accepted = False  # has the server taken these options once?
 
     async def ask(self, prompt: Prompt) -> Record:
@@ -241,16 +252,33 @@ class _Prober:
             await anyio.sleep(RETRY_S)
             record = await self._send(prompt, options)
         if record.outcome not in ("ok", "empty", "incomplete"):
-            raise explain_record(record, self._context)
+            raise explain_record(record, replace(self.context, model=prompt.model or self.context.model))
         self.options = options
         self._accepted = True
         return record
 
     async def _send(self, prompt: Prompt, options: RequestOptions) -> Record:
+        if self._tokenizer is not None and prompt.local_tokens is None:
+            prompt = counted(prompt, self._tokenizer)
         spec = RequestSpec(f"p-{next(self._ids):06d}", prompt, step=0, concurrency=1, phase="preflight")
         record = await self._make_sender(options, self.dialect).send(spec, self._now_ns())
         self.records.append(record)
         return record
+
+
+async def _others(prober: _Prober, learnt: Learnt, found: Discovery, workload: PlainWorkload, prompt: Prompt) -> None:
+    """One request to each of the other models. Raises PreflightError for one that fails."""
+    names = workload.named_models
+    for name in names[1:MOST_MODELS]:
+        learnt.warnings.extend(choose_model(found, name)[2])
+        check_fits(context_of(found, name), workload)
+        own = next((p for p in workload.prompts if p.body and p.body.get("model") == name), prompt)
+        await prober.ask(replace(prompt, model=name) if workload.models is not None else own)
+    parents = {model.id: model.parent for model in found.models if model.parent}
+    shown = [f"{name} (adapter on {parents[name]})" if name in parents else name for name in names]
+    learnt.notes.append(f"models {listed(shown)}; lengths and limits learnt on {names[0]}")
+    if len(names) > MOST_MODELS:
+        learnt.notes.append(f"{len(names) - MOST_MODELS:,} of the {len(names):,} models of the file were not tried")
 
 
 def _may_pass(record: Record) -> bool:
@@ -287,73 +315,23 @@ def _check_listing(found: Discovery, context: Context, options: RequestOptions) 
             raise explain(here, status, listing.as_failure())
 
 
-async def _calibrate(prober: _Prober, learnt: _Learnt, length: int | None, nonce: str) -> None:
-    """Learn what text costs from two short requests, the second with every word of the list, if the context allows."""
-    fitting = [n for n in (EVERY_WORD, 256, 128, 64) if length is None or 2 * n + 64 <= length]
-    for words in (OPENING_WORDS, *(OPENING_WORDS + n for n in fitting[:1])):
-        prompt = Prompt(make_text(words, f"preflight {nonce} {words}"), output_tokens=SHORT_OUTPUT)
-        try:
-            record = await prober.ask(prompt)
-        except PreflightError as error:
-            # The run's own shape may be shorter than this one: what it meets decides.
-            if words == OPENING_WORDS or error.status not in (400, 413, 422):
-                raise
-            return
-        if record.input_tokens.server is None:
-            return
-        learnt.counts.append((words, record.input_tokens.server))
-    learnt.calibration = fit(learnt.counts)
-
-
-def _check_length(learnt: _Learnt, prompt: Prompt, record: Record, length: int | None, workload: PlainWorkload) -> None:
-    """Did the made text have the length asked for, by the server's count?"""
-    server, asked = record.input_tokens.server, prompt.input_tokens
-    if server is None or asked is None:
-        learnt.warnings.append("the server reports no prompt tokens: input lengths are estimates by words")
-        return
-    learnt.counts.append((count_words(prompt.text), server))
-    learnt.deviation = server / asked - 1
-    if learnt.calibration is None:
-        learnt.calibration = fit(learnt.counts)
-    text = learnt.calibration
-    if text is None and len(learnt.counts) > 1:
-        pairs = ", ".join(f"{tokens} for {words} words" for words, tokens in learnt.counts)
-        learnt.warnings.append(f"the server's count of prompt tokens does not follow the text: {pairs}")
-        return
-    seen = f"input of {asked:,} tokens asked for, {server:,} by the server's count"
-    if text is not None:
-        overhead = max(0, round(text.overhead_tokens))
-        learnt.notes.append(f"{text.tokens_per_word:.2f} tokens a word, {overhead} around the text; {seen}")
-    if abs(server - asked) > max(2, DEVIATION_LIMIT * asked):
-        learnt.warnings.append(f"the input length is {learnt.deviation:+.0%} off: {seen}")
-    if nearly_full(length, workload):
-        learnt.warnings.append(
-            f"input and output nearly fill the context of {length:,} tokens: some requests may be refused as too long"
-        )
-
-
-def _check_ratio(learnt: _Learnt, local: int, server: int) -> None:
-    ratio = server / local
-    seen = f"the server counts {server:,} prompt tokens where the local tokenizer counts {local:,} (ratio {ratio:.2f})"
-    (learnt.warnings if abs(ratio - 1) > DEVIATION_LIMIT else learnt.notes).append(seen)
-
-
 def _effects(
-    facts: ServerFacts, prober: _Prober, wanted: RequestOptions, prompt: Prompt, record: Record, learnt: _Learnt
+    facts: ServerFacts, prober: _Prober, wanted: RequestOptions, prompt: Prompt, record: Record, learnt: Learnt
 ) -> tuple[ServerFacts, RequestOptions]:
     """What the options did, by the record of the run's own shape."""
     options = prober.options
     warn = learnt.warnings.append
+    by = "the local tokenizer" if record.output_tokens.source == "tokenizer" else "events"
     if record.outcome != "ok":
         what = "held no output" if record.outcome == "empty" else "ended without [DONE] or a finish reason"
         warn(f"the answer {what}, twice: every such request counts as failed")
-    if "not_streamed" in record.flags:
+    if "not_streamed" in record.flags and options.stream:
         warn("the server answers without streaming: TTFT and TPOT cannot be measured")
     if wanted.usage and not options.usage:
-        warn("the server refuses stream_options: tokens are counted by events")
+        warn(f"the server refuses stream_options: tokens are counted by {by}")
     usage = record.output_tokens.source == "usage" or record.input_tokens.server is not None
     if options.usage and not usage and record.outcome == "ok":
-        warn("the server reports no usage, though asked: tokens are counted by events")
+        warn(f"the server reports no usage, though asked: tokens are counted by {by}")
     continuous = None
     if options.continuous_usage:
         continuous = record.events is not None and any(n is not None for n in record.events.tokens)
@@ -367,6 +345,8 @@ def _effects(
     )
     if not wanted.force_length:
         return facts, options
+    if prompt.body is not None and "min_tokens" not in prober.dialect.body(prompt, wanted):
+        return facts, options  # the length is the body's own, and not forced
     if not options.force_length:
         warn("the server refuses ignore_eos and min_tokens: output lengths are its own")
     body = prober.dialect.body(prompt, options)

@@ -32,8 +32,8 @@ PROBE: ContextVar[Probe | None] = ContextVar("loadgen_probe", default=None)
 
 
 def format_address(address: Any) -> str:
-    """A socket address as host:port, with brackets around IPv6."""
+    """A socket address as host:port, with brackets around IPv6; a Unix socket's as unix:PATH."""
     if isinstance(address, tuple):
         host, port = address[:2]
         return f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"
-    return str(address)
+    return f"unix:{address}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 from ..errors import Failure, TargetError
 from ..records import Outcome, Record, TimeoutKind
@@ -17,8 +18,18 @@ from .target import mask
 
 WORDS_LENGTH = 400
 
-_TOO_LONG = re.compile(r"context|too long|too large|maximum.{0,20}(length|tokens)|exceed", re.IGNORECASE)
+_TOO_LONG = re.compile(
+    r"context|too long|too large|maximum.{0,20}(length|tokens)|exceed|must (be <=|have less than)", re.IGNORECASE
+)
 _MODEL = re.compile(r"\bmodel\b|\bdeployment\b", re.IGNORECASE)
+# Of models that embed, rank or classify: the words of vLLM, Ollama, llama.cpp and OpenAI; how such models are named.
+_TEXTLESS = re.compile(
+    r"does(n't| not) support (the )?(chat(?!.?template)|generat|completion)|not a chat model|without .{0,3}--embedding"
+    r"|(is an?|only).{0,20} embedding",
+    re.IGNORECASE,
+)
+_TEXTLESS_NAME = re.compile(r"embed|rerank|(^|[/_-])(bge|gte|e5|minilm)(-|$)|colbert|reward", re.IGNORECASE)
+NAME_ANOTHER = "name a model that generates text with --model, or give the address of a server that has one"
 _NOT_TLS = re.compile(r"wrong.version.number|record.layer.failure|unknown.protocol|http.request", re.IGNORECASE)
 _URL = re.compile(r"https?://[^\s,]+")
 _TAGS = re.compile(r"<(script|style)\b.*?</\1>|<[^>]*>", re.IGNORECASE | re.DOTALL)
@@ -39,7 +50,7 @@ class PreflightError(TargetError):
 class Context:
     """What the one who explains should know: the URL as shown, whether a key was sent, the model asked for and those
     the server lists, the other addresses that were tried, the user's own body fields, the secrets to mask, and the
-    proxy in between."""
+    proxy or Unix socket in between."""
 
     url: str
     has_key: bool = False
@@ -49,6 +60,7 @@ class Context:
     extra_fields: Sequence[str] = ()
     secrets: Sequence[str] = ()
     proxy: str | None = None
+    unix_socket: str | None = None
 
 
 def explain_record(record: Record, context: Context) -> PreflightError:
@@ -71,10 +83,7 @@ def explain(
     if outcome in ("cut", "cancelled"):
         return PreflightError("interrupted before any load")
     if status is not None and 300 <= status < 400:
-        words = _URL.sub(lambda found: mask(found[0]), words)
-        return PreflightError(
-            f"{url} answered {status}: {words}", "give the address it points to, if that is the server you mean"
-        )
+        return _redirect(url, status, words)
     if status is not None and status != 200:
         remedy, transient = _status_remedy(status, words, context)
         said = f": {words}" if words else ""
@@ -87,13 +96,28 @@ def explain(
     )
 
 
+def _redirect(url: str, status: int, words: str) -> PreflightError:
+    words = _URL.sub(lambda found: mask(found[0]), words)
+    told = f"{url} answered {status}: {words}"
+    where = _URL.search(words)
+    if where is None:
+        return PreflightError(told, "check the address: a redirect without a goal comes from no model server")
+    goal = where[0]
+    if goal.startswith("https:") and goal.removeprefix("https") == url.removeprefix("http"):
+        return PreflightError(told, "write https:// in place of http://")
+    key = "" if urlsplit(goal).netloc == urlsplit(url).netloc else "; no key of yours was sent there"
+    return PreflightError(told, f"give {goal} as the address it points to, if that is the server you mean{key}")
+
+
 def server_words(failure: Failure | None) -> str:
     """The server's or the system's own words on one line, a page without its tags, bounded."""
     if failure is None:
         return ""
     words = failure.message
     excerpt = (failure.excerpt or "").strip()
-    if excerpt and not excerpt.startswith("{"):  # a JSON body's words are in the message
+    if excerpt and words and (words in excerpt or failure.kind == "redirect"):
+        pass  # the body's words are in the message
+    elif excerpt and not excerpt.startswith(("{", "[")):
         words = f"{words}: {_TAGS.sub(' ', excerpt)}" if words else _TAGS.sub(" ", excerpt)
     elif excerpt and (not words or words not in excerpt):
         words = f"{words} {excerpt}".strip()  # JSON of no known shape: the message is only the status's name
@@ -113,6 +137,8 @@ def _timeout(url: str, timeout: TimeoutKind) -> PreflightError:
 
 def _status_remedy(status: int, words: str, context: Context) -> tuple[str, bool]:
     """What to do about a status, and whether waiting may help."""
+    if status in (400, 404, 405, 422, 500, 501) and textless(words, context.model if status in (404, 405) else ""):
+        return f"it may be a model that only embeds, ranks or classifies: {NAME_ANOTHER}", False
     if status in (401, 403):
         if context.has_key:
             return "the key that was sent is refused: check it (LOADGEN_API_KEY, --api-key-env, --api-key-file)", False
@@ -140,7 +166,7 @@ def _not_found(words: str, context: Context) -> str:
     if context.model and _MODEL.search(words):
         return f"the server does not know the model {context.model}: name another with --model"
     tried = f" (tried too: {', '.join(context.tried)})" if context.tried else ""
-    return f"check the path; a whole address ends in /chat/completions or /completions, as --endpoint says{tried}"
+    return f"check the path; a whole address ends in /chat/completions or another that --endpoint names{tried}"
 
 
 def _refused(words: str, context: Context) -> str:
@@ -161,6 +187,9 @@ def _refused(words: str, context: Context) -> str:
 
 def _failure(failure: Failure, words: str, context: Context) -> PreflightError:
     url, https = context.url, context.url.startswith("https://")
+    if context.unix_socket and failure.kind in ("connect", "client"):
+        remedy = "is the server up, does it listen there, and may this user open it?"
+        return PreflightError(f"nothing answers at the socket {context.unix_socket}: {words}", remedy, transient=True)
     if context.proxy and failure.kind in ("dns", "connect"):
         remedy = "check its address, or leave --proxy and --trust-env out to go straight to the server"
         return PreflightError(f"the proxy {context.proxy} on the way to {url} failed: {words}", remedy, transient=True)
@@ -197,6 +226,11 @@ def _failure(failure: Failure, words: str, context: Context) -> PreflightError:
 def too_long(words: str) -> bool:
     """Do the server's words say that the request does not fit its context?"""
     return _TOO_LONG.search(words) is not None
+
+
+def textless(words: str, model: str = "") -> bool:
+    """Do the server's words, or the model's name, say that it generates no text?"""
+    return _TEXTLESS.search(words) is not None or _TEXTLESS_NAME.search(model) is not None
 
 
 def names_model(words: str) -> bool:

@@ -7,7 +7,7 @@
 
 `Phases` decides (warm, enough, errors, all done) from what the workers tell of each request that has ended. Budgets are
 promises: each worker has a share of its own, and what is left of it comes back at the end. A worker that dies, or is
-silent for SILENT_S, voids the step.
+silent for SILENT_S while it could run, voids the step.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from __future__ import annotations
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -34,6 +35,7 @@ LEAD_NS, OPEN_LEAD_NS = 40_000_000, 40_000_000 + openloop.LEAD_NS
 OVERLAP_S = 0.3  # for how long, in all of a step, load goes on that one process would not have sent
 TICK_S = 0.05
 SILENT_S = 2.0
+STARVED_S = 10.0  # …or for so long, while it only waits for a CPU: what that does to the figures, its health says
 SET_S = 60.0  # until connections can be opened
 GRACE_S = 10.0  # after the drain, until a worker must have come to its end
 
@@ -145,7 +147,7 @@ class Shared:
         return {
             # Errors and the sample's end are looked at here, across the workers.
             "plan": {name: getattr(plan, name) for name in names}
-            | {"worker": number, "workers": len(self.team), "max_error_rate": 1.0},
+            | {"worker": number, "workers": len(self.team), "max_error_rate": 1.0, "retry": asdict(plan.retry)},
             "budget": {name: getattr(budget, name) for name in limits} | {"deadline": deadline},
             "arrivals": None if self.schedule is None else [self.schedule.arrivals.kind, self.schedule.arrivals.shape],
             "nonce": nonce,
@@ -227,8 +229,9 @@ class Shared:
         # Who was away itself has not heard what it missed: it reads first, and judges the next time.
         if now - self._looked_ns < SILENT_S * 1e9 / 2:
             for worker in self.team:
-                if not worker.lost and now - worker.beat_ns > SILENT_S * 1e9:
-                    self._lose(worker, f"was silent for {SILENT_S:g} s")
+                silent_s = (now - worker.beat_ns) / 1e9
+                if not worker.lost and silent_s > SILENT_S and not (silent_s < STARVED_S and _waits(worker)):
+                    self._lose(worker, f"was silent for {silent_s:.1f} s")
         self._looked_ns = now
         if lost := self._lost():  # without one of its workers a step is void
             self.step.end("client", lost, now)
@@ -271,3 +274,12 @@ class SharedStep(Phases):
 
     def _sampled(self) -> bool:
         return super()._sampled() and all(one.get("passed") for one in self._told)
+
+
+def _waits(worker: Worker) -> bool:
+    """Is the process ready to run, and has no CPU? Unknown is no."""
+    try:
+        stat = Path(f"/proc/{worker.process.pid}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[:1] == ["R"]

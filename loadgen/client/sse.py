@@ -53,6 +53,13 @@ class EventTooLong(Exception):  # noqa: N818
 class SSEParser:
     """An incremental parser of one stream; see the module's rules. `vars()` of it is its whole state."""
 
+    ends = (b"\n\n", b"\n\r\n", b"\r\r")  # of an event
+
+    @staticmethod
+    def around(name: str) -> tuple[bytes, bytes]:
+        """What nearly all servers write before and after the data of an event of this name."""
+        return b"data: " if name == "message" else b"event: %b\ndata: " % name.encode(), b"\n\n"
+
     def __init__(self, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
         self._limit = max_event_bytes
         self._bom: bytes | None = b""  # what of a byte order mark was seen; None once that is settled
@@ -106,6 +113,12 @@ class SSEParser:
         for block in blocks:
             if block.startswith(b"data: ") and b"\n" not in block and len(block) <= limit:
                 events.append(SSEEvent("message", block[6:]))
+            elif block.startswith(b"event: ") and block.count(b"\n") == 1 and len(block) <= limit:
+                name, _, line = block.partition(b"\n")
+                if line.startswith(b"data: "):
+                    events.append(SSEEvent(name[7:].decode("utf-8", "replace") or "message", line[6:]))
+                else:
+                    self._any_bytes(block + b"\n\n", events)
             else:
                 self._any_bytes(block + b"\n\n", events)
 

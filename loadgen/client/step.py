@@ -16,8 +16,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from ..errors import LoadgenError
 from ..records import FAILED_OUTCOMES, Observation, Phase, Prompt, Record, RequestSpec, Window
 from .budget import Budget, apportion
+from .retry import NO_RETRY, Retry
 
 Ended = Literal["complete", "errors", "budget", "interrupted", "unauthorized", "client"]
 
@@ -75,6 +77,7 @@ class StepPlan:
     most_in_flight: int | None = None
     worker: int = 0
     workers: int = 1
+    retry: Retry = NO_RETRY
 
     def part(self, whole: int) -> int:
         """This process's share of `whole` of something; the shares of all make up the whole."""
@@ -109,7 +112,7 @@ class Phases:
         self.integral = 0
         self.peak = 0
         self.not_dispatched = 0
-        self.refused = 0  # connections refused in a row
+        self.refused = 0  # requests in a row that reached no server
         self.recent: deque[bool] = deque(maxlen=max(ERROR_WINDOW, plan.concurrency))
         self.ended: Ended = "complete"
         self.detail = ""
@@ -139,7 +142,7 @@ class Phases:
         progress.measured_done += record.phase == "measured"
         failed = record.outcome in FAILED_OUTCOMES
         progress.failed += failed
-        self.refused = self.refused + 1 if record.error is not None and record.error.kind == "connect" else 0
+        self.refused = self.refused + 1 if _unreached(record) else 0
         if record.outcome in ("cut", "cancelled"):
             return
         self.recent.append(failed)
@@ -187,6 +190,8 @@ class Phases:
         if record.status in UNAUTHORIZED:
             self.end("unauthorized", f"status {record.status}")
         what = record.error.message if record.error else record.outcome
+        if record.status not in (None, 200):
+            what = f"{record.status}: {what}"
         self.faults[what] += 1
         failures = sum(self.recent)
         if len(self.recent) >= min(10, self.plan.concurrency or 10) and too_many(
@@ -239,10 +244,17 @@ class Step(Phases):
         """The request to send at `at_ns`, in the phase reached; None when nothing more is to be sent."""
         if self.over:
             return None
-        plan, prompt = self.plan, next(self.prompts)
+        plan = self.plan
+        try:
+            prompt = next(self.prompts)
+        except LoadgenError as fault:  # a line of a large file that is no prompt
+            self.end("client", fault.message)
+            return None
         phase: Phase = self.progress.phase
         number = self.sent * plan.workers + plan.worker
-        spec = RequestSpec(f"s{plan.step}-{number:06d}", prompt, plan.step, plan.concurrency, phase, plan.worker)
+        spec = RequestSpec(
+            f"s{plan.step}-{number:06d}", prompt, plan.step, plan.concurrency, phase, plan.worker, number
+        )
         if not self.budget.take(spec.id, prompt):
             self.end("budget", self.budget.spent or "")
             return None
@@ -355,9 +367,17 @@ class Part(Step):
         super()._close(at_ns if self.close_ns is None else min(at_ns, self.close_ns))
 
 
+def _unreached(record: Record) -> bool:
+    """Did no server take the request? It was refused, or the connection broke before a byte of an answer."""
+    if record.error is None or record.first_byte_ns is not None:
+        return False
+    return record.status is None and record.error.kind in ("connect", "dns", "tls", "reset", "protocol")
+
+
 def too_many(failures: int, n: int, allowed: float) -> bool:
-    """Is the failure share above `allowed` beyond doubt (one-sided 99 %, exact binomial)? Then going on is a waste."""
+    """Is the failure share above `allowed` beyond doubt (exact binomial, one-sided 99.9 %, as it is asked at every
+    failure)? Then going on is a waste."""
     if failures < 2 or failures <= allowed * n:
         return False
     tail = 1.0 - sum(math.comb(n, k) * allowed**k * (1 - allowed) ** (n - k) for k in range(failures))
-    return tail < 0.01
+    return tail < 0.001

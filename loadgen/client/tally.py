@@ -20,15 +20,16 @@ from dataclasses import dataclass
 
 from ..errors import Failure
 from ..records import FLAGS, Events, Flag, Outcome, TokenSource
-from .dialects.base import Dialect, MalformedEvent
+from .dialects.base import CallPart, Dialect, MalformedEvent
 from .intake import Intake
+from .lines import LineParser
 from .plain import Plain
 from .sse import MAX_EVENT_BYTES, EventTooLong, SSEParser
 
 EXCERPT_BYTES = 2048
 HOLD_BYTES = 32 * 1024  # of a stream's raw text
+LINES = "application/x-ndjson"
 SHORT_READ = 64  # bytes; the end of a stream is shorter, a delta hardly ever
-_ENDS = (b"\n\n", b"\n\r\n", b"\r\r")  # of an event
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,7 @@ class TallyResult:
     excerpt: str | None
     malformed_events: int
     ignored_events: int
+    calls: tuple[CallPart, ...] = ()  # as far as the excerpt goes
 
 
 class Tally(Intake):
@@ -69,7 +71,7 @@ class Tally(Intake):
     """
 
     __slots__ = (
-        *("_parser", "_limit", "_excerpt_bytes", "_raw", "_last_read_ns", "_previous_read_ns", "_whole"),
+        *("_parser", "_ends", "_limit", "_excerpt_bytes", "_raw", "_last_read_ns", "_previous_read_ns", "_whole"),
         *("_pending", "_held", "_parsed", "_parsing", "_split", "_in_a_read"),
     )
 
@@ -79,9 +81,11 @@ class Tally(Intake):
         sent_ns: int,
         max_event_bytes: int = MAX_EVENT_BYTES,
         excerpt_bytes: int = EXCERPT_BYTES,
+        text_bytes: int = 0,
     ) -> None:
-        super().__init__(dialect, sent_ns, excerpt_bytes)
-        self._parser = SSEParser(max_event_bytes)
+        self._parser = (LineParser if dialect.media == LINES else SSEParser)(max_event_bytes)
+        super().__init__(dialect, sent_ns, max(text_bytes, excerpt_bytes), self._parser.around)
+        self._ends = self._parser.ends
         self._limit = max_event_bytes
         self._excerpt_bytes = excerpt_bytes
         self._raw = bytearray()  # the first bytes as received, at most excerpt_bytes, until there is text
@@ -96,6 +100,11 @@ class Tally(Intake):
         self._parsing = False
         self._split = False  # the last read held ended within an event
         self._in_a_read: Plain | None = None  # what the next read is, if it is one plain delta
+
+    @property
+    def media(self) -> str:
+        """The content type of the streams that are read here."""
+        return self._dialect.media
 
     @property
     def finished(self) -> bool:
@@ -130,7 +139,7 @@ class Tally(Intake):
                 return False
         if self._over():
             return False
-        split, self._split = self._split, not data.endswith(_ENDS)
+        split, self._split = self._split, not data.endswith(self._ends)
         self._pending.append((data, stamp_ns, previous_read_ns))
         self._held += len(data)
         return (
@@ -164,7 +173,7 @@ class Tally(Intake):
         """
         if self._pending:
             self._parse_all()
-        self._split = not data.endswith(_ENDS)
+        self._split = not data.endswith(self._ends)
         self._read(data, stamp_ns, previous_read_ns)
 
     def close(self, stamp_ns: int, ended_cleanly: bool = True) -> None:
@@ -255,7 +264,24 @@ class Tally(Intake):
             excerpt=None if outcome == "ok" else self._excerpt(),
             malformed_events=self._malformed,
             ignored_events=self._ignored,
+            calls=tuple(
+                CallPart(*place, call.name.decode("utf-8", "ignore"), call.arguments.decode("utf-8", "ignore"))
+                for place, call in sorted(self._calls.items())
+            ),
         )
+
+    def texts(self) -> list[str]:
+        """The output's text, one for each choice and each tool call (its name and arguments). None at all where it is
+        longer than what is kept, `text_bytes`."""
+        self._parse_all()
+        if self._room <= 0:
+            return []
+        choices: dict[int, bytearray] = {}
+        ends = [start for _, start in self._turns[1:]] + [len(self._text)]
+        for (choice, start), end in zip(self._turns, ends, strict=False):
+            choices.setdefault(choice, bytearray()).extend(self._text[start:end])
+        calls = (call.name + call.arguments for call in self._calls.values())
+        return [text.decode("utf-8", "replace") for text in (*choices.values(), *calls) if text]
 
     # --- reads --------------------------------------------------------------------------------------------------------
 
@@ -274,7 +300,7 @@ class Tally(Intake):
             return 1
         if self._over():
             return 0
-        if not self._text and len(self._raw) < self._excerpt_bytes:
+        if not self._text and not self._calls and len(self._raw) < self._excerpt_bytes:
             self._raw += data[: self._excerpt_bytes - len(self._raw)]
         self._last_read_ns, self._previous_read_ns = stamp_ns, previous_read_ns
         try:
@@ -323,8 +349,11 @@ class Tally(Intake):
         return count < asked * max(1, len(self._choices))
 
     def _excerpt(self) -> str | None:
-        """The output's text, or the raw answer where there was none; at most `excerpt_bytes` of UTF-8."""
-        if self._text:
-            return self._text.decode("utf-8", "ignore")  # only a character cut in two at the end is left out
+        """The output's text and its tool calls, or the raw answer where there were none; at most `excerpt_bytes` of
+        UTF-8."""
+        if self._text or self._calls:
+            calls = [b"%b(%b)" % (bytes(call.name), bytes(call.arguments)) for _, call in sorted(self._calls.items())]
+            said = b"\n".join([*([self._text] if self._text else []), *calls])[: self._excerpt_bytes]
+            return said.decode("utf-8", "ignore")  # only a character cut in two at the end is left out
         text = self._raw.decode("utf-8", "replace").encode()[: self._excerpt_bytes]
         return text.decode("utf-8", "ignore") or None

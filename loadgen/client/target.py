@@ -7,7 +7,7 @@ Rules, in order:
 1. Without a scheme it is http (https on port 443).
 2. A path that ends in an endpoint is a whole address: the endpoint is taken off and nothing is added.
 3. A path that ends in a version (`/v1`, `/v1beta`, `/v4`), `…/v1beta/openai` or `/openai/deployments/NAME` is a base.
-4. Any other path is a prefix: `/v1` is added to it, once.
+4. Any other path is a prefix: `/v1` is added to it, once. For APIs that stand beside `/v1` it is taken off instead.
 A query string stays with every request. Secrets in an address are refused or masked, never echoed.
 """
 
@@ -17,18 +17,12 @@ import ipaddress
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal, get_args
-from urllib.parse import quote, unquote_plus
+from urllib.parse import quote, unquote, unquote_plus
 
 from ..errors import UsageError
+from .dialects import DIALECTS, find_dialect
 
-Endpoint = Literal["chat", "completions", "generate_stream"]
-ENDPOINTS: tuple[str, ...] = get_args(Endpoint)
-PATHS: dict[str, str] = {
-    "chat": "/chat/completions",
-    "completions": "/completions",
-    "generate_stream": "/generate_stream",
-}
+PATHS: dict[str, str] = {name: dialect.path for name, dialect in DIALECTS.items()}
 FORMS = "give it as http://HOST:PORT, with the server's path prefix if it has one"
 
 _SCHEME = re.compile(r"([a-z][a-z0-9+.\-]*)://(.*)", re.IGNORECASE | re.DOTALL)
@@ -37,8 +31,19 @@ _LABEL = re.compile(r"[a-z0-9_]([a-z0-9_\-]*[a-z0-9_])?", re.IGNORECASE)
 _SECRET_NAME = re.compile(r"key|token|secret|passw|pwd|auth|credential|signature|cookie|^sig$|^code$", re.IGNORECASE)
 # Pages of a server that people paste from a browser: dropped where they are the whole path or follow the version.
 _PAGES = {"models", "docs", "health", "metrics", "version", "openapi.json"}
-# Addresses that speak another protocol than the endpoints offered.
-_FOREIGN = {"responses", "embeddings", "messages", "generate", "rerank", "audio", "images"}
+# Endpoints that generate no text, by the first part of their path: what they do instead.
+TEXTLESS = {
+    **dict.fromkeys(("embeddings", "embedding", "embed", "embed_all", "embed_sparse"), "makes embeddings"),
+    **dict.fromkeys(("rerank", "reranking", "score", "generative_scoring"), "ranks texts"),
+    **dict.fromkeys(("classify", "pooling", "moderations", "similarity"), "classifies or pools texts"),
+    **dict.fromkeys(("images", "videos"), "makes pictures"),
+    **dict.fromkeys(("audio", "realtime"), "is for sound"),
+}
+# …and what generates, in a way that is not spoken: what to use instead.
+_FOREIGN = {
+    "messages": "most servers speak chat too: give the address without it",
+    "generate": "for TGI give /generate_stream; else give the address without it",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +56,7 @@ class Target:
     root: str
     url: str
     host: str  # host:port for the screen and logs
-    endpoint: Endpoint
+    endpoint: str  # a dialect's name, or MODULE:NAME of one
     query: str = ""
     notes: tuple[str, ...] = ()
 
@@ -63,9 +68,20 @@ class Target:
         """The URL of `path` beside the endpoint, e.g. `/models`, with the query."""
         return self._with_query(self.base + path)
 
+    @property
+    def models_url(self) -> str:
+        """Where the server lists its models: beside the endpoint, or in its `/v1` beside an API without a version."""
+        return self.at_root("/v1/models") if find_dialect(self.endpoint).at_root else self.at_base("/models")
+
     def at_root(self, path: str) -> str:
         """The URL of `path` at the server's own root, e.g. `/version`, with the query."""
         return self._with_query(self.root + path)
+
+    @property
+    def deployment(self) -> str:
+        """The deployment that an address such as …/openai/deployments/NAME names, else empty."""
+        before, found, name = self.base.rpartition("/openai/deployments/")
+        return unquote(name) if found and "/" not in name else ""
 
     def _with_query(self, url: str) -> str:
         return f"{url}?{self.query}" if self.query else url
@@ -77,8 +93,10 @@ def resolve(text: str, endpoint: str | None = None) -> Target:
 
     Raises UsageError with one sentence and its remedy; no secret of the address is in it.
     """
-    if endpoint is not None and endpoint not in PATHS:
-        raise UsageError(f"there is no endpoint {endpoint!r}", f"choose one of {', '.join(ENDPOINTS)}")
+    if endpoint is not None:
+        if endpoint.lower() in TEXTLESS:
+            raise _textless(endpoint.lower(), f"--endpoint {endpoint}")
+        find_dialect(endpoint)
     typed = text.strip()
     shown = mask(typed)
     if not typed:
@@ -91,10 +109,11 @@ def resolve(text: str, endpoint: str | None = None) -> Target:
         scheme = "https" if port == 443 else "http"
 
     segments = [part for part in path.split("/") if part]
-    segments, found = _take_endpoint(segments, shown, notes)
+    segments, found = _take_endpoint(segments, endpoint, shown, notes)
     chosen = _endpoint(endpoint, found, shown, notes)
+    dialect = find_dialect(chosen)
     whole = found is not None
-    if chosen == "generate_stream":  # TGI's own API stands at the server's root, beside /v1
+    if dialect.at_root:
         if not whole and segments and _VERSION.fullmatch(segments[-1]):
             segments.pop()
     elif not whole and not _is_base(segments):
@@ -102,7 +121,7 @@ def resolve(text: str, endpoint: str | None = None) -> Target:
     origin = f"{scheme}://{host}" + (f":{port}" if port is not None else "")
     base = origin + "".join("/" + quote(part, safe="%:@!$&'()*+,;=~") for part in segments)
     root = base.rsplit("/", 1)[0] if segments and _VERSION.fullmatch(segments[-1]) else base
-    url = base + PATHS[chosen] + (f"?{query}" if query else "")
+    url = base + dialect.path + (f"?{query}" if query else "")
     return Target(base, root, url, origin.split("://", 1)[1], chosen, query, tuple(notes))
 
 
@@ -199,38 +218,46 @@ def _host(name: str, shown: str) -> str:
     return plain
 
 
-def _take_endpoint(segments: list[str], shown: str, notes: list[str]) -> tuple[list[str], Endpoint | None]:
+def _take_endpoint(
+    segments: list[str], asked: str | None, shown: str, notes: list[str]
+) -> tuple[list[str], str | None]:
     """The path without an endpoint at its end, and which one that was."""
     low = [part.lower() for part in segments]
-    if low[-2:] == ["chat", "completions"]:
-        return segments[:-2], "chat"
-    if low[-1:] == ["completions"]:
-        return segments[:-1], "completions"
-    if low[-1:] == ["generate_stream"]:
-        return segments[:-1], "generate_stream"
+    own = {} if asked is None or asked in PATHS else {asked: find_dialect(asked).path}
+    for name, path in {**own, **PATHS}.items():  # in this order: /chat/completions ends in /completions
+        parts = path.lower().strip("/").split("/")
+        if low[-len(parts) :] == parts:
+            return segments[: -len(parts)], name
     after_version = len(low) > 1 and _VERSION.fullmatch(low[-2]) is not None
     if after_version and low[-1] == "chat":
         return segments[:-1], "chat"
     if (after_version or len(low) == 1) and low[-1] in _PAGES:
         notes.append(f"/{segments[-1]} at the end of the address is a page of the server and was left out")
         return segments[:-1], None
-    foreign = (after_version or len(low) == 1) and low[-1] in _FOREIGN
-    if foreign or low in (["api", "chat"], ["api", "generate"]):
-        raise UsageError(
-            f"/{'/'.join(segments)} of {shown} is an endpoint that is not spoken here",
-            f"give the address without it; the endpoints are {' and '.join(PATHS.values())}",
-        )
+    start = next((i + 1 for i, part in enumerate(low) if _VERSION.fullmatch(part)), 1 if low[:1] == ["api"] else 0)
+    first = low[start] if len(low) > start and len(low) - start <= 2 else ""
+    if first in TEXTLESS:
+        raise _textless(first, f"/{'/'.join(segments)} of {shown}")
+    if first in _FOREIGN and len(low) - start == 1:
+        raise UsageError(f"/{'/'.join(segments)} of {shown} is an endpoint that is not spoken here", _FOREIGN[first])
     return segments, None
 
 
-def _endpoint(asked: str | None, found: Endpoint | None, shown: str, notes: list[str]) -> Endpoint:
+def _textless(what: str, named: str) -> UsageError:
+    return UsageError(
+        f"{named} {TEXTLESS[what]}: no text is generated there, and that is what is measured",
+        f"give the address of a model that generates text, without this path; the endpoints are {', '.join(DIALECTS)}",
+    )
+
+
+def _endpoint(asked: str | None, found: str | None, shown: str, notes: list[str]) -> str:
     if asked is not None and found is not None and asked != found:
         raise UsageError(f"{shown} is the {found} endpoint, but --endpoint says {asked}", "leave one of the two out")
     if found is not None:
         if found != "chat":
             notes.append(f"the address ends in {PATHS[found]}, so the endpoint is {found}")
         return found
-    return next((known for known in get_args(Endpoint) if known == asked), "chat")
+    return asked or "chat"
 
 
 def _is_base(segments: list[str]) -> bool:

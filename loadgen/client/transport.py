@@ -12,6 +12,7 @@ from urllib.request import getproxies, proxy_bypass
 import httpx
 
 from ..errors import UsageError
+from .addresses import Addresses
 from .kernel import KEEPALIVE_S, KernelTransport
 from .pool import stamp_reads
 from .tally import Tally
@@ -30,6 +31,8 @@ class Access:
     http2: bool = False
     httpx_pool: bool = False  # httpx's own transport though ours could do it
     threaded: bool = False  # read the sockets in a thread of their own
+    unix_socket: str | None = None  # every URL is reached through it
+    reconnect_every: int | None = None  # requests, after which a connection is closed
 
     @property
     def transport(self) -> Literal["kernel", "httpx"]:
@@ -61,6 +64,8 @@ class Access:
             "http2": self.http2,
             "transport": self.transport,
             "threaded": self.threaded,
+            "unix_socket": self.unix_socket,
+            "reconnect_every": self.reconnect_every,
         }
 
 
@@ -90,30 +95,51 @@ def ssl_context(access: Access) -> ssl.SSLContext:
 
 
 def open_client(
-    access: Access, connections: int, *, tls: bool, connect_timeout_s: float = 10.0, idle_timeout_s: float = 60.0
+    access: Access,
+    connections: int,
+    *,
+    tls: bool,
+    connect_timeout_s: float = 10.0,
+    idle_timeout_s: float = 60.0,
+    addresses: Addresses | None = None,
 ) -> httpx.AsyncClient:
     """An httpx client with room for exactly `connections` requests at once, redirects off, environment ignored unless
-    asked. Every timeout but the connection's is the exchange's own."""
+    asked. Every timeout but the connection's is the exchange's own. `addresses` is what is known of names from other
+    clients of the run."""
     context = ssl_context(access) if tls else None
+    addresses = addresses or Addresses(unix_socket=access.unix_socket)
     common: dict[str, Any] = {
         "follow_redirects": False,
         "timeout": httpx.Timeout(None, connect=connect_timeout_s),
         "headers": {"user-agent": "loadgen", "accept-encoding": "identity", **access.headers},
     }
     if access.transport == "kernel":
-        transport = KernelTransport(context=context, threaded=access.threaded, rearm_s=min(1.0, idle_timeout_s / 16))
+        transport = KernelTransport(
+            context=context,
+            threaded=access.threaded,
+            rearm_s=min(1.0, idle_timeout_s / 16),
+            addresses=addresses,
+            reconnect_every=access.reconnect_every,
+        )
         return httpx.AsyncClient(transport=transport, trust_env=False, **common)
     limits = httpx.Limits(
         max_connections=connections, max_keepalive_connections=connections, keepalive_expiry=KEEPALIVE_S
     )
-    client = httpx.AsyncClient(
-        verify=context or False,
-        limits=limits,
-        http1=True,
-        http2=access.http2,
-        proxy=access.proxy,
-        trust_env=access.trust_env,
-        **common,
-    )
-    stamp_reads(client)
+    verify = context or False
+    if access.unix_socket is not None:
+        over = httpx.AsyncHTTPTransport(
+            verify=verify, limits=limits, http2=access.http2, trust_env=False, uds=access.unix_socket
+        )
+        client = httpx.AsyncClient(transport=over, trust_env=False, **common)
+    else:
+        client = httpx.AsyncClient(
+            verify=verify,
+            limits=limits,
+            http1=True,
+            http2=access.http2,
+            proxy=access.proxy,
+            trust_env=access.trust_env,
+            **common,
+        )
+    stamp_reads(client, addresses, access.reconnect_every or 0)
     return client

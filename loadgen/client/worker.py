@@ -12,24 +12,35 @@ import asyncio
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import anyio
+import httpx
 
-from ..errors import LoadgenError
+from ..errors import LoadgenError, UsageError
 from ..records import Prompt, Record
 from ..workload.arrivals import Arrivals, Schedule
-from ..workload.plain import PlainWorkload
+from ..workload.definition import workload_of
+from ..workload.files import read_prompts
+from ..workload.models import ModelMix
+from ..workload.plain import PlainWorkload, defined_workload
 from ..workload.prompts import Calibration, LengthRange
+from ..workload.tokenizer import LocalTokenizer
+from .addresses import Addresses
 from .budget import Budget
-from .dialects import DIALECTS
+from .counting import ahead
+from .dialects import find_dialect
 from .dialects.base import RequestOptions
 from .driver import run_step
 from .exchange import HttpxSender, Timeouts
 from .health import Watch, quiet, tune_process
 from .openloop import run_open_step
+from .peers import in_turn
 from .pipe import LinePipe, pack
+from .retry import Retry
 from .step import Control, Part, StepPlan
 from .transport import Access, open_client
 
@@ -70,9 +81,11 @@ class _Worker:
     def _configure(self, config: Mapping[str, Any]) -> None:
         self.config = config
         self.zero_ns = config["zero_ns"]
-        self.workload = _workload(config["workload"])
+        self.addresses = Addresses(unix_socket=config["access"]["unix_socket"])
         tune_process()
         try:
+            self.workload = _workload(config["workload"])
+            self.tokenizer = LocalTokenizer(config["tokenizer"]) if config["tokenizer"] is not None else None
             self.append = self.open_log(config["part"])
             self.pipe.say("ready")
         except LoadgenError as fault:
@@ -86,7 +99,8 @@ class _Worker:
             self._news = anyio.Event()
             while self._asked:
                 self.task = _Task(self, self._asked.pop(0))
-                over = await self.task.run()
+                with self.task.over:
+                    over = await self.task.run()
                 self.task = None
                 self.pipe.say("over", over)
                 self.pipe.flush()
@@ -115,11 +129,14 @@ class _Task:
     def __init__(self, worker: _Worker, asked: Mapping[str, Any]) -> None:
         self.worker = worker
         config = worker.config
-        self.plan = StepPlan(enough=lambda progress: False, **asked["plan"])
+        self.plan = StepPlan(
+            enough=lambda progress: False, **{**asked["plan"], "retry": Retry(**asked["plan"]["retry"])}
+        )
         self.control = Control()
         self.budget = Budget(**asked["budget"])
         self.arrivals = asked["arrivals"]
         self.events = bool(asked["events"])
+        self.over = ExitStack()  # closed with the step
         self.part = Part(self.plan, self._prompts(asked["nonce"]), self.budget, self.control)
         self.part.on_done = self._done
         self.token_log = bool(config["token_log"])
@@ -149,23 +166,19 @@ class _Task:
 
     async def run(self) -> dict[str, Any]:
         worker, config, plan = self.worker, self.worker.config, self.plan
+        # This process goes on in each list of addresses where the one before it leaves off.
+        most = plan.concurrency or plan.most_in_flight or 1
+        worker.addresses.first = sum(replace(plan, worker=one).part(most) for one in range(plan.worker))
         client = open_client(
             Access(**config["access"]),
-            plan.part(plan.concurrency or plan.most_in_flight or 1),
+            plan.part(most) * len(config["urls"]),
             tls=config["tls"],
             connect_timeout_s=config["timeouts"]["connect"],
             idle_timeout_s=config["timeouts"]["idle"],
+            addresses=worker.addresses,
         )
         async with client:
-            sender = HttpxSender(
-                client,
-                config["url"],
-                DIALECTS[config["endpoint"]],
-                RequestOptions(**config["options"]),
-                zero_ns=worker.zero_ns,
-                timeouts=Timeouts(**config["timeouts"]),
-                run=config["run"],
-            )
+            sender = in_turn({url: self._sender(client, url) for url in config["urls"]})
             with quiet(), Watch(client, zero_ns=worker.zero_ns) as watch:
                 worker.pipe.say("set")
                 worker.pipe.flush()
@@ -194,7 +207,21 @@ class _Task:
             "not_dispatched": seen.not_dispatched,
             "left": [budget.requests, budget.tokens, budget.cost, budget.excess],
             "health": asdict(watch.health()),
+            "faults": worker.addresses.faults,
         }
+
+    def _sender(self, client: httpx.AsyncClient, url: str) -> HttpxSender:
+        config = self.worker.config
+        return HttpxSender(
+            client,
+            url,
+            find_dialect(config["endpoint"]),
+            RequestOptions(**config["options"]),
+            zero_ns=self.worker.zero_ns,
+            timeouts=Timeouts(**config["timeouts"]),
+            run=config["run"],
+            tokenizer=self.worker.tokenizer,
+        )
 
     def news(self) -> tuple[dict[str, Any], list[bytes]]:
         """The counters as they are, and the summaries of what has ended since this was last asked."""
@@ -226,10 +253,11 @@ class _Task:
 
     def _prompts(self, nonce: str) -> Iterator[Prompt]:
         config = self.worker.config
-        calibration = Calibration(**config["calibration"]) if config["calibration"] is not None else None
-        return self.worker.workload.stream(
+        calibration = Calibration.of(config["calibration"]) if config["calibration"] is not None else None
+        stream = self.worker.workload.stream(
             config["seed"], nonce, calibration, worker=self.plan.worker, workers=self.plan.workers
         )
+        return self.over.enter_context(ahead(stream, self.worker.tokenizer))
 
     def _schedule(self) -> Schedule:
         kind, shape = self.arrivals
@@ -246,7 +274,18 @@ class _Task:
 def _workload(found: Mapping[str, Any]) -> PlainWorkload:
     """What of a workload its stream of prompts is made from."""
     input_len, output_len = (LengthRange(*found[k]) if found[k] else None for k in ("input_len", "output_len"))
-    return PlainWorkload(input_len, output_len, tuple(Prompt(**prompt) for prompt in found["prompts"]))
+    mix = found["models"]
+    models = None if mix is None else ModelMix(tuple(mix["names"]), tuple(mix["shares"]))
+    if found.get("definition") is not None:
+        return replace(defined_workload(workload_of(found["definition"], "the workload")), models=models)
+    if found["file"] is None:
+        return PlainWorkload(input_len, output_len, models=models)
+    file = read_prompts(Path(found["file"]), None if output_len is None else output_len.low)
+    if file.content_hash != found["content_hash"]:
+        raise UsageError(
+            f"the prompts file {found['file']} has changed since the run began", "leave it alone while a run lasts"
+        )
+    return PlainWorkload(None, output_len, file.head, file=file, models=models)
 
 
 def _fatal(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

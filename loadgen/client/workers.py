@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -35,7 +35,7 @@ START_S = 60.0  # until a process must have started; a slow disk's imports take 
 
 
 def configuration(
-    url: str,
+    urls: Sequence[str],
     endpoint: str,
     *,
     access: Access,
@@ -46,24 +46,29 @@ def configuration(
     seed: int,
     run: str,
     token_log: bool = True,
+    tokenizer: str | None = None,
 ) -> dict[str, Any]:
     """What a worker needs to know of the run, as JSON has it. It may hold secrets."""
     lengths = {"input_len": workload.input_len, "output_len": workload.output_len}
     return {
-        "url": url,
+        "urls": list(urls),
         "endpoint": endpoint,
-        "tls": url.startswith("https") or access.proxy is not None,
+        "tls": any(url.startswith("https") for url in urls) or access.proxy is not None,
         "access": asdict(access),
         "options": asdict(options),
         "timeouts": asdict(timeouts),
         "workload": {
             **{name: None if length is None else [length.low, length.high] for name, length in lengths.items()},
-            "prompts": [asdict(prompt) for prompt in workload.prompts],
+            "file": None if workload.file is None else str(workload.file.path),
+            "content_hash": workload.content_hash,
+            "definition": None if workload.definition is None else dict(workload.definition.table),
+            "models": None if workload.models is None else asdict(workload.models),
         },
         "calibration": None if calibration is None else asdict(calibration),
         "seed": seed,
         "run": run,
         "token_log": token_log,
+        "tokenizer": tokenizer,
     }
 
 
@@ -75,6 +80,7 @@ class Fleet:
         self._configuration = configuration
         self._part_of = part_of
         self._zero = zero_ns
+        self.faults: dict[str, str] = {}  # of addresses, see `Addresses`
         self._workers: list[Worker] = []
         self._shared: Shared | None = None
 
@@ -168,6 +174,8 @@ class Fleet:
         try:
             return await shared.run(nonce, events)
         finally:
+            for worker in team:
+                self.faults.update(worker.over["faults"] if worker.over is not None else {})
             shared.control.on_quit.remove(shared.quit)
             self._shared = None
 

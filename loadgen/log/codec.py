@@ -1,8 +1,9 @@
 """The records as JSON: one line each, strict JSON, keys in one order, units in names. No I/O here.
 
 A line of requests.jsonl carries a `Record`. Keys that only some records need (`first_event_tokens`, `timeout`,
-`excerpt`, `sent_bound_us`, and `events` where no token log was kept) are left out where they are None; every other key
-is always there. Reading ignores keys it does not know, so that an older reader can read a newer log.
+`excerpt`, `sent_bound_us`, `attempts`, `model`, `source_id`, and `events` where no token log was kept) are left out
+where they are None; every other key is always there. Reading ignores keys it does not know, so that an older reader can
+read a newer log.
 
 A line of steps.jsonl carries one step: the driver's `Observation`, which nothing else can give back, and the summary of
 that moment, which is there for people and is always derived again from the records.
@@ -23,6 +24,7 @@ from ..records import (
     OUTCOMES,
     PHASES,
     TOKEN_SOURCES,
+    Attempt,
     ClientHealth,
     Connect,
     Estimate,
@@ -91,6 +93,8 @@ def record_object(record: Record) -> dict[str, Any]:
         if error is None
         else {"kind": error.kind, "message": error.message, "code": error.code, "excerpt": error.excerpt}
     )
+    if error is not None and error.retry_after_s is not None:
+        line["error"]["retry_after_s"] = error.retry_after_s
     if record.timeout is not None:
         line["timeout"] = record.timeout
     if record.excerpt is not None:
@@ -99,6 +103,14 @@ def record_object(record: Record) -> dict[str, Any]:
     line["peer"] = record.peer
     if record.sent_bound_us is not None:
         line["sent_bound_us"] = record.sent_bound_us
+    if record.attempts:
+        line["attempts"] = [
+            {"sent_ns": one.sent_ns, "status": one.status, "wait_ms": one.wait_ms} for one in record.attempts
+        ]
+    if record.model is not None:
+        line["model"] = record.model
+    if record.source_id is not None:
+        line["source_id"] = record.source_id
     return line
 
 
@@ -141,11 +153,13 @@ _SUMMARY_UNITS = {
     "output_throughput_classic": "output_throughput_classic_tok_s",
     "total_throughput": "total_throughput_tok_s",
     "request_throughput": "request_throughput_req_s",
+    "completion_rate": "completion_rate_req_s",
     "attempt_rate": "attempt_rate_req_s",
     "rate": "rate_req_s",
     "tokens_per_user": "tokens_per_user_tok_s",
     "latency": "latency_ms",
     "goodput": "goodput_req_s",
+    "input_deviation": "input_deviation_share",
 }
 
 
@@ -324,6 +338,9 @@ def _record(obj: Mapping[str, Any]) -> Record:
         server_id=_str(obj, "server_id"),
         peer=_str(obj, "peer"),
         sent_bound_us=_int(obj, "sent_bound_us"),
+        attempts=_attempts(obj.get("attempts") or []),
+        model=_str(obj, "model"),
+        source_id=_str(obj, "source_id"),
     )
 
 
@@ -334,7 +351,14 @@ def _failure(obj: Mapping[str, Any]) -> Failure:
         message=_str(obj, "message") or "",
         code=code if code is None or (isinstance(code, int | str) and not isinstance(code, bool)) else str(code),
         excerpt=_str(obj, "excerpt"),
+        retry_after_s=_float(obj, "retry_after_s"),
     )
+
+
+def _attempts(found: Any) -> tuple[Attempt, ...]:
+    if not isinstance(found, list) or not all(isinstance(one, Mapping) for one in found):
+        raise _FaultError("attempts must be a list of objects")
+    return tuple(Attempt(_int(one, "sent_ns"), _int(one, "status"), _int(one, "wait_ms")) for one in found)
 
 
 def _events(obj: Mapping[str, Any]) -> Events | None:

@@ -40,10 +40,14 @@ class Columns:
     records.FLAGS[i]. `connect_us` has shape (n, 3): name look-up, TCP, TLS. Row i owns the events
     event_offsets[i]:event_offsets[i + 1]; `has_events` is False where none were logged, which is not the same as none
     having come. `event_tokens` is -1 where unknown; `event_bound_us`, how late an event's stamp may be, where exact.
-    `sent_bound_us` is how early `sent_ns` may be, NULL where it is exact. Arrays are for reading only. `ids` is empty
-    where the builder was told to drop them.
+    `sent_bound_us` is how early `sent_ns` may be, NULL where it is exact; `retries`, how often a request was sent
+    again. `model` is an index into `models`, the names in order of their first request, -1 where none was asked for;
+    `peer` likewise into `peers`.
+    Arrays are for reading only. `ids` is empty where the builder was told to drop them.
     """
 
+    models: list[str]
+    peers: list[str]
     ids: list[str]
     errors: list[Failure | None]
     step: Int64
@@ -63,6 +67,8 @@ class Columns:
     last_token_ns: Int64
     done_ns: Int64
     connect_us: Int64
+    model: Int64
+    peer: Int64
     input_asked: Int64
     input_local: Int64
     input_server: Int64
@@ -71,6 +77,7 @@ class Columns:
     output_count: Int64
     first_event_tokens: Int64
     sent_bound_us: Int64
+    retries: Int64
     has_events: Bools
     event_offsets: Int64
     event_ns: Int64
@@ -103,7 +110,9 @@ class Columns:
         kept: dict[str, Any] = {"event_offsets": offsets}
         for field in fields(self):
             name, values = field.name, getattr(self, field.name)
-            if name in ("ids", "errors"):
+            if name in ("models", "peers"):
+                kept[name] = values
+            elif name in ("ids", "errors"):
                 kept[name] = [values[i] for i in rows] if values else []
             elif name in ("event_ns", "event_tokens", "event_bound_us"):
                 kept[name] = take(values, events)
@@ -123,11 +132,12 @@ _INT64_FIELDS = (
     *("step", "concurrency", "worker", "flags", "status", "scheduled_ns", "sent_ns", "first_byte_ns"),
     *("first_token_ns", "first_content_ns", "last_token_ns", "done_ns", "input_asked", "input_local", "input_server"),
     *("input_cached", "output_asked", "output_count", "first_event_tokens", "sent_bound_us"),
+    "retries",
 )
 
 
-# A row, flat: these, the three parts of the connect time, the codes, whether events were logged, and how many.
-_ROW = (*_INT64_FIELDS, "dns_us", "tcp_us", "tls_us", *_CODES, "has_events", "events")
+# A row, flat: these, the parts of the connect time, model and peer, the codes, whether events were logged, how many.
+_ROW = (*_INT64_FIELDS, "dns_us", "tcp_us", "tls_us", "model", "peer", *_CODES, "has_events", "events")
 _AT = {name: place for place, name in enumerate(_ROW)}
 # Stamps are packed as differences from one that is near, or from scheduled_ns where that is NULL.
 _NEAR = dict.fromkeys(("sent_ns", "first_byte_ns", "first_token_ns", "last_token_ns"), "scheduled_ns")
@@ -156,11 +166,13 @@ class _Block:
 class ColumnBuilder:
     """Takes records one by one and can be read at any time. `ids=False` drops the ids, which only readers need."""
 
-    __slots__ = ("_blocks", "_bounds", "_errors", "_gaps", "_ids", "_n", "_rows", "_tokens")
+    __slots__ = ("_blocks", "_bounds", "_errors", "_gaps", "_ids", "_models", "_n", "_peers", "_rows", "_tokens")
 
     def __init__(self, *, ids: bool = True) -> None:
         self._ids: list[str] | None = [] if ids else None
         self._errors: dict[int, Failure] = {}
+        self._models: dict[str, int] = {}  # name → code
+        self._peers: dict[str, int] = {}
         self._n = 0
         self._blocks: list[_Block] = []
         self._rows, self._gaps, self._tokens, self._bounds = array("q"), array("q"), array("q"), array("q")
@@ -178,6 +190,8 @@ class ColumnBuilder:
         n = 0 if r.events is None else len(r.events.gap_us)
         row = (
             *(NULL if value is None else value for value in (*_ints(r), *parts)),
+            UNKNOWN if r.model is None else self._models.setdefault(r.model, len(self._models)),
+            UNKNOWN if r.peer is None else self._peers.setdefault(r.peer, len(self._peers)),
             _CODES["phase"][r.phase],
             _CODES["outcome"][r.outcome],
             UNKNOWN if r.output_tokens.source is None else _CODES["source"][r.output_tokens.source],
@@ -202,6 +216,7 @@ class ColumnBuilder:
         copy = ColumnBuilder(ids=False)
         copy._ids = None if self._ids is None else list(self._ids)
         copy._errors, copy._n, copy._blocks = dict(self._errors), self._n, list(self._blocks)
+        copy._models, copy._peers = dict(self._models), dict(self._peers)
         copy._rows, copy._bounds = self._rows[:], self._bounds[:]
         copy._gaps, copy._tokens = self._gaps[:], self._tokens[:]
         return copy
@@ -219,6 +234,8 @@ class ColumnBuilder:
         for place, error in self._errors.items():
             errors[place] = error
         return Columns(
+            models=list(self._models),
+            peers=list(self._peers),
             ids=[] if self._ids is None else list(self._ids),
             errors=errors,
             connect_us=_side_by_side([rows.pop(name) for name in ("dns_us", "tcp_us", "tls_us")]),
@@ -308,6 +325,7 @@ def _ints(r: Record) -> tuple[int | None, ...]:
         r.output_tokens.count,
         r.first_event_tokens,
         r.sent_bound_us,
+        max(0, len(r.attempts) - 1),
     )
 
 

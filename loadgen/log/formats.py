@@ -31,7 +31,7 @@ COLUMNS = (
     *REQUIRED,
     *("step", "concurrency", "phase", "outcome", "first_event_tokens", "scheduled_ts", "done_ts"),
     *("status", "finish_reason", "token_source", "input_asked", "output_asked", "cached_tokens"),
-    *("ttft_ms", "tpot_ms", "e2e_ms", "error", "flags", "peer"),
+    *("ttft_ms", "tpot_ms", "e2e_ms", "error", "flags", "peer", "model", "source_id"),
 )
 _REMEDY = (
     f"the columns are {', '.join(REQUIRED)}: times in seconds, start <= first token <= end, at least 1 output token"
@@ -97,6 +97,8 @@ def _row(record: Record) -> list[str | int | None]:
         safe_cell(f"{error.kind}: {error.message}" if error else None),
         " ".join(record.flags),
         safe_cell(record.peer),
+        safe_cell(record.model),
+        safe_cell(record.source_id),
     ]
 
 
@@ -261,6 +263,8 @@ def _record(name: str, cells: Mapping[str, str]) -> Record:
         status=_count(cells, "status"),
         error=_failure(error, outcome),
         peer=_plain_cell(cells.get("peer", "")) or None,
+        model=_plain_cell(cells.get("model", "")) or None,
+        source_id=_plain_cell(cells.get("source_id", "")) or None,
     )
 
 

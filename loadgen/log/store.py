@@ -6,6 +6,7 @@
       requests-w0.jsonl …  the same of each worker, where there are several; moved to requests.jsonl after each step,
                            worker by worker
       steps.jsonl      appended, one line as each step ends
+      server.jsonl     appended, one line a look at the server's own metrics; only where there was one
 
 1. A line goes to the kernel in one write on an O_APPEND descriptor before the request's slot is refilled: SIGKILL loses
    nothing that was written. A crash of the machine loses what was not yet synced (`sync`, after each step).
@@ -32,12 +33,13 @@ from typing import Any, BinaryIO, Protocol, Self
 import orjson
 
 from ..errors import LogError
-from ..records import Observation, Record, StepSummary, Stop
+from ..records import Observation, Record, ServerSample, StepSummary, Stop
 from . import codec
 from .append import Lines, absorb, not_written
 from .formats import read_csv
+from .serverlog import decode_server, server_object
 
-MANIFEST, REQUESTS, STEPS = "manifest.json", "requests.jsonl", "steps.jsonl"
+MANIFEST, REQUESTS, STEPS, SERVER = "manifest.json", "requests.jsonl", "steps.jsonl", "server.jsonl"
 GIVE = "give a run folder, its requests.jsonl, a CSV with the six columns, or - for stdin"
 
 
@@ -52,6 +54,7 @@ class Sink(Protocol):
     def write_manifest(self, manifest: Mapping[str, Any]) -> None: ...
     def append(self, record: Record) -> None: ...
     def append_step(self, observation: Observation, summary: StepSummary | None = None) -> None: ...
+    def append_server(self, sample: ServerSample) -> None: ...
     def sync(self) -> None: ...
     def close(self) -> None: ...
 
@@ -64,6 +67,7 @@ class RunFolder:
         self.where = str(path)
         self._requests = Lines(path / REQUESTS)
         self._steps = Lines(path / STEPS)
+        self._server: Lines | None = None
 
     @property
     def records(self) -> int:
@@ -118,6 +122,11 @@ class RunFolder:
     def append_step(self, observation: Observation, summary: StepSummary | None = None) -> None:
         self._steps.write(codec.encode(codec.step_object(observation, summary)))
 
+    def append_server(self, sample: ServerSample) -> None:
+        if self._server is None:
+            self._server = Lines(self.path / SERVER)
+        self._server.write(codec.encode(server_object(sample)))
+
     def part(self, worker: int) -> Path:
         """Where a worker keeps the records of the step at hand."""
         return self.path / f"requests-w{worker}.jsonl"
@@ -136,12 +145,15 @@ class RunFolder:
 
     def sync(self) -> None:
         """To the disk itself. Slow (milliseconds): between steps, never within one."""
-        self._requests.sync()
-        self._steps.sync()
+        for lines in self._files():
+            lines.sync()
 
     def close(self) -> None:
-        self._requests.close()
-        self._steps.close()
+        for lines in self._files():
+            lines.close()
+
+    def _files(self) -> list[Lines]:
+        return [self._requests, self._steps, *([self._server] if self._server is not None else [])]
 
     def __enter__(self) -> Self:
         return self
@@ -170,6 +182,9 @@ class StreamLog:
 
     def append_step(self, observation: Observation, summary: StepSummary | None = None) -> None:
         self._write("step", codec.step_object(observation, summary))
+
+    def append_server(self, sample: ServerSample) -> None:
+        self._write("server", server_object(sample))
 
     def sync(self) -> None:
         return
@@ -218,11 +233,12 @@ class Run:
     source: str
     manifest: dict[str, Any] | None = None
     observations: list[Observation] = field(default_factory=list)
+    server: list[ServerSample] = field(default_factory=list)
     truncated_lines: int = 0
     is_csv: bool = False
     _files: list[tuple[str, Path | BinaryIO]] = field(default_factory=list)
     _loaded: list[Record] | None = None
-    _truncated_steps: int = 0
+    _truncated_beside: int = 0
 
     @property
     def status(self) -> str:
@@ -242,7 +258,7 @@ class Run:
             return
         # A merge that was interrupted leaves records both in their part file and in the merged one.
         seen: set[str] | None = set() if len(self._files) > 1 else None
-        self.truncated_lines = self._truncated_steps
+        self.truncated_lines = self._truncated_beside
         for name, file in self._files:
             for number, obj in self._lines(name, file):
                 if obj.get("kind", "request") != "request":
@@ -316,7 +332,10 @@ def _open_folder(folder: Path, source: str, files: list[Path]) -> Run:
         run.observations = [
             codec.decode_observation(obj, name, number) for number, obj in run._lines(name, folder / STEPS)
         ]
-        run._truncated_steps = run.truncated_lines
+    if (folder / SERVER).is_file():
+        name = str(folder / SERVER)
+        run.server = [decode_server(obj, name, number) for number, obj in run._lines(name, folder / SERVER)]
+    run._truncated_beside = run.truncated_lines
     return run
 
 
@@ -347,6 +366,8 @@ def _open_start(name: str, file: Path | BinaryIO, start: bytes) -> Run:
                 run.manifest = obj["manifest"]  # the last one written is the one that holds
             elif kind == "step":
                 run.observations.append(codec.decode_observation(obj, name, number))
+            elif kind == "server":
+                run.server.append(decode_server(obj, name, number))
         run.truncated_lines = 0
     return run
 

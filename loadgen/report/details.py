@@ -6,7 +6,9 @@ import math
 
 from ..records import Distribution, Percentile, StepSummary
 from .health import health_lines
+from .models import part_lines
 from .numbers import NONE, clean, decimals, number, percent, plural, with_error
+from .serverview import server_lines
 
 _LATENCIES = (
     ("ttft", "TTFT"),
@@ -26,7 +28,8 @@ TABLE_WIDTH = 112  # of all columns of the latencies
 def step_details(summary: StepSummary, *, in_seconds: bool = False, width: int = 120) -> list[str]:
     """Latencies, throughputs, tokens and checks of one step; `in_seconds`: in the unit of an imported CSV. Below the
     width of the whole table of latencies it has percentiles alone. Other lines may be longer than `width`."""
-    return [_title(summary), *_latency_table(summary, in_seconds, wide=width >= TABLE_WIDTH), *_figures(summary)]
+    table = _latency_table(summary, in_seconds, wide=width >= TABLE_WIDTH)
+    return [_title(summary), *table, *_figures(summary), *part_lines(summary, width)]
 
 
 def _title(summary: StepSummary) -> str:
@@ -54,6 +57,8 @@ def _latency_table(summary: StepSummary, in_seconds: bool, *, wide: bool) -> lis
     rows = [(label, summary.latency[key]) for key, label in _LATENCIES if _worth(summary, key)]
     if not rows:
         return []
+    silent = ["TTFT, TPOT, ITL".ljust(24) + "n/a (not streaming)"] if "not_streamed" in summary.flags else []
+    silent = silent if not summary.latency["ttft"].n else []
     unit = "s" if in_seconds else "ms"
     head = "".join(f"p{p:g}".rjust(10) for p in _POINTS)
     head += "mean".rjust(17) + "std".rjust(10) + "max".rjust(10) if wide else ""
@@ -61,6 +66,7 @@ def _latency_table(summary: StepSummary, in_seconds: bool, *, wide: bool) -> lis
     for label, found in rows:
         marked = label + (" (estimated)" if label == "ITL" and summary.estimated_itl else "")
         lines.append(f"  {marked:<24}{_latency_row(found, in_seconds, wide=wide)}{found.n:>9,}")
+    lines += [f"  {text}" for text in silent]
     weak = sorted({p.p for _, d in rows for p in d.percentiles if not p.established})
     if weak:
         names = ", ".join(f"p{p:g}" for p in weak)
@@ -117,8 +123,8 @@ def _figures(summary: StepSummary) -> list[str]:
     total = f"{number(summary.total_throughput, 4)} tokens/s" if summary.total_throughput else ""
     lines.append(("input + output", total))
     requests = []
-    if summary.request_throughput:
-        requests.append(f"{with_error(summary.request_throughput)} requests/s completed")
+    if summary.completion_rate:
+        requests.append(f"{with_error(summary.completion_rate)} requests/s completed")
     if summary.attempt_rate is not None:
         requests.append(f"{number(summary.attempt_rate)} requests/s attempted")
     requests.append(f"{summary.failed:,} of {summary.judged:,} failed")
@@ -142,6 +148,7 @@ def _figures(summary: StepSummary) -> list[str]:
         lines.append(("" if i else "objectives", text))
     if summary.littles_law_residual is not None:
         lines.append(("Little's law", f"in flight against residence {100 * summary.littles_law_residual:+.2f} %"))
+    lines += server_lines(summary)
     lines += health_lines(summary)
     lines.append(("flags", ", ".join(f"{name} {n:,}" for name, n in summary.flags.items())))
     return [part for label, text in lines if text for part in _wrapped(label, text)]

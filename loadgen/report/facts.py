@@ -52,7 +52,7 @@ def facts_of(
     return RunFacts(
         source=source,
         status=status,
-        target=_text(manifest.get("target"), "url"),
+        target=_urls(_object(manifest.get("target"))) or _text(manifest.get("target"), "url"),
         server=ServerFacts(
             kind=_text(server.get("kind")) or None,
             version=_text(server.get("version")) or None,
@@ -72,6 +72,12 @@ def facts_of(
 
 def _object(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
+
+
+def _urls(target: Mapping[str, Any]) -> str:
+    """All addresses of a run that had several."""
+    found = target.get("urls")
+    return " + ".join(clean(url) for url in found if isinstance(url, str)) if isinstance(found, list) else ""
 
 
 def _text(value: object, *keys: str) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 from ..log.codec import plain, stop_object
 from ..records import DEFINITIONS_VERSION, SCHEMA_VERSION, Estimate, Slo, StepSummary, Stop
 from .facts import RunFacts
+from .models import parts_object
 from .text import Mark
 
 UNITS = {
@@ -134,11 +135,14 @@ def step_object(s: StepSummary, mark: Mark) -> dict[str, Any]:
         "output_throughput_classic_tok_s": s.output_throughput_classic,
         "output_throughput_failed_tok_s": s.output_throughput_failed,
         "request_throughput_interval_req_s": _interval(s.request_throughput),
+        "completion_rate_req_s": _value(s.completion_rate),
+        "completion_rate_interval_req_s": _interval(s.completion_rate),
         "attempt_rate_req_s": s.attempt_rate,
         "held_back_requests": s.held_back,
         "not_dispatched_requests": s.not_dispatched,
         "tokens_per_user_tok_s": s.tokens_per_user,
         "input_mean_tokens": s.input_tokens_mean,
+        "input_deviation_share": s.input_deviation,
         "output_mean_tokens": s.output_tokens_mean,
         "output_asked_mean_tokens": s.output_asked_mean,
         "cached_share": s.cached_share,
@@ -148,11 +152,17 @@ def step_object(s: StepSummary, mark: Mark) -> dict[str, Any]:
         "attainment_interval_share": _interval(s.attainment),
         "concurrency_mean_requests": s.concurrency_mean,
         "littles_law_residual_share": s.littles_law_residual,
+        "littles_law_server_residual_share": s.littles_law_server_residual,
+        "server": s.server,
         "error_bounds_ms": {_NAMES[key]: bound for key, bound in s.error_ms.items()},
         "exact_share": s.exact_share,
         "client_limit": s.client_limit,
         "client": s.health,
         "workers": s.workers,
+        "by_model": parts_object(s.by_model),
+        "by_peer": parts_object(s.by_peer),
+        "retries": s.retries,
+        "admitted_requests": s.admitted,
         "objectives": s.objectives,
         "percentiles_ms": {_NAMES[key]: found.percentiles for key, found in s.latency.items() if key in _NAMES},
     }

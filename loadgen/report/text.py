@@ -14,7 +14,9 @@ from ..records import Slo, StepSummary, Stop
 from .details import step_details
 from .facts import RunFacts
 from .health import error_text, health_notes, limit_texts
+from .models import part_lines
 from .numbers import NONE, clean, number, percent, plural, with_error, with_interval
+from .serverview import server_notes
 
 WIDTH = 120
 TABLE_WIDTH = 115  # what the whole table needs; below it has fewer columns,
@@ -53,6 +55,8 @@ def render(
         parts.append([head_row, *(table_row(s, marks.get(s.step, Mark("")), slo, width=width) for s in summaries)])
     if summaries and (details or len(summaries) == 1):
         parts += [step_details(s, in_seconds=facts.is_csv, width=width) for s in summaries]
+    elif summaries:
+        parts.append(part_lines(_held(stop, summaries) or summaries[-1], width))
     ours = client(summaries)
     parts.append([*answer(stop, summaries), *ours, *failures(summaries), *notes(facts, summaries), *log(facts)])
     return "\n\n".join("\n".join(fit(part, width)) for part in parts if part) + "\n"
@@ -181,7 +185,7 @@ def answer(stop: Stop | None, summaries: Sequence[StepSummary]) -> list[str]:
     if stop is None:
         return []
     lines = line("answer", stop.sentence or f"stopped: {stop.reason}")
-    held = next((s for s in reversed(summaries) if stop.held is not None and s.load == stop.held), None)
+    held = _held(stop, summaries)
     if held is not None:
         return lines + line("", f"at {load_cell(held)}: {headline(held)}")
     failed, judged = sum(s.failed for s in summaries), sum(s.judged for s in summaries)
@@ -190,13 +194,20 @@ def answer(stop: Stop | None, summaries: Sequence[StepSummary]) -> list[str]:
     return lines + line("", f"{failed:,} of {plural(judged, 'measured request')} failed")
 
 
+def _held(stop: Stop | None, summaries: Sequence[StepSummary]) -> StepSummary | None:
+    """The step that the answer is about."""
+    if stop is None or stop.held is None:
+        return None
+    return next((s for s in reversed(summaries) if s.load == stop.held), None)
+
+
 def headline(summary: StepSummary) -> str:
     """The figures of one step in a line; never without its failures."""
     parts = []
     if summary.output_throughput:
         parts.append(f"{with_error(summary.output_throughput)} output tokens/s")
-    if summary.request_throughput:
-        parts.append(f"{number(summary.request_throughput.value, 2)} requests/s")
+    if summary.completion_rate:
+        parts.append(f"{number(summary.completion_rate.value, 2)} requests/s")
     for metric in ("ttft", "tpot"):
         found = summary.latency.get(metric)
         q = found.at(95.0) if found else None
@@ -242,14 +253,24 @@ def notes(facts: RunFacts, summaries: Sequence[StepSummary]) -> list[str]:
         found.append(f"{plural(facts.truncated_lines, 'half-written line')} at the end of the log dropped")
     if n := flags["short_output"]:
         found.append(f"{n:,} of {plural(sent, 'answer')} shorter than asked{_got(summaries)}")
+    off = max((s.input_deviation or 0.0 for s in summaries), key=abs, default=0.0)
+    if abs(off) > 0.02:
+        found.append(f"a step's prompts were {100 * off:+.1f} % off the length asked for, by the server's count")
     if n := flags["usage_missing"]:
         found.append(
             f"{n:,} of {plural(sent, 'answer')} without the usage that was asked for: tokens counted otherwise"
         )
     if n := flags["not_streamed"]:
-        found.append(f"{n:,} of {plural(sent, 'answer')} not streamed: they have no TTFT, TPOT or ITL")
+        found.append(
+            f"{n:,} of {plural(sent, 'answer')} not streamed: their TTFT, TPOT and ITL are n/a (not streaming)"
+        )
     if n := flags["malformed_events"]:
         found.append(f"{n:,} of {plural(sent, 'answer')} with events that are not JSON; these events were passed over")
+    if n := sum(s.retries for s in summaries):
+        found.append(
+            f"sent again {plural(n, 'time')} after a 429 or 503, and {flags['retried']:,} of {plural(sent, 'answer')}"
+            " came only then: latencies run from the first send"
+        )
     share = max((s.estimated_token_share for s in summaries if s.output_throughput), default=0.0)
     if share > 0.01 and not facts.is_csv:
         found.append(f"up to {percent(share)} of a step's output tokens placed in its window by estimate")
@@ -260,6 +281,7 @@ def notes(facts: RunFacts, summaries: Sequence[StepSummary]) -> list[str]:
     worst = max(residuals, key=abs, default=0.0)
     if abs(worst) > 0.05:
         found.append(f"the requests in flight and their times disagree by {percent(abs(worst))} (Little's law)")
+    found += server_notes(summaries)
     found += health_notes(summaries)
     for summary in summaries:
         found += arrival_notes(summary)
@@ -271,7 +293,7 @@ def notes(facts: RunFacts, summaries: Sequence[StepSummary]) -> list[str]:
 
 def arrival_notes(summary: StepSummary) -> list[str]:
     """Where an open loop was not what was asked for, or could not last."""
-    rate, achieved, done = summary.rate, summary.attempt_rate, summary.request_throughput
+    rate, achieved, done = summary.rate, summary.attempt_rate, summary.completion_rate
     if rate is None:
         return []
     found = []

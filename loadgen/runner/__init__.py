@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .config import Budgets, Finished, Nobody, Opening, OpenLoop, RunConfig, Watcher, WorkloadChoice
+from .config import Budgets, Finished, Nobody, Opening, OpenLoop, RunConfig, Scraping, Watcher, WorkloadChoice
 from .run import dry_run, execute
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "OpenLoop",
     "Opening",
     "RunConfig",
+    "Scraping",
     "Watcher",
     "WorkloadChoice",
     "dry_run",

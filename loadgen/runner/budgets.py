@@ -8,17 +8,18 @@ import anyio
 
 from ..client.budget import Budget
 from ..client.dialects.base import asked_output
+from ..client.lengths import PROBES
 from ..errors import UsageError
 from ..records import Prompt, Record
 from ..search.effort import Forecast, StepRule, forecast, rate_forecast
 from ..workload.plain import PlainWorkload
-from .config import RunConfig
+from .config import Budgets, RunConfig
 
 
 def budget_of(config: RunConfig, workload: PlainWorkload) -> Budget:
     """The budget as the user set it; its time runs from now. Raises UsageError for one that cannot be kept."""
     limits, extra = config.budgets, config.extra_body
-    choices = extra.get("n")
+    choices = extra.get("n", config.sampling.get("n"))
     budget = Budget(
         requests=limits.max_requests,
         tokens=limits.max_tokens,
@@ -29,7 +30,7 @@ def budget_of(config: RunConfig, workload: PlainWorkload) -> Budget:
         choices=choices if isinstance(choices, int) and choices > 0 else 1,
     )
     limited = "--max-tokens" if limits.max_tokens is not None else "--max-cost" if limits.max_cost is not None else None
-    if limited and most_tokens(budget, workload) is None:
+    if limited and workload.max_output_tokens is None and budget.output_limit is None:
         raise UsageError(
             f"{limited} cannot be kept where the server decides how long an answer is",
             "give --output-len, or an output_len for every prompt",
@@ -37,10 +38,18 @@ def budget_of(config: RunConfig, workload: PlainWorkload) -> Budget:
     return budget
 
 
+def probes_of(limits: Budgets) -> int:
+    """How many requests the preflight may spend on learning exact lengths from their usage: few, or under a close
+    budget none."""
+    enough = (limits.max_requests or 100) >= 100 and (limits.max_tokens or 100_000) >= 100_000
+    return PROBES if enough and limits.max_cost is None else 0
+
+
 def most_tokens(budget: Budget, workload: PlainWorkload) -> int | None:
-    """The most tokens, in and out, that one request of the workload can use; None where the server decides."""
+    """The most tokens, in and out, that one request of the workload can use; None where the server decides, or
+    where not every prompt is known."""
     inputs, outputs = workload.max_input_tokens, workload.max_output_tokens
-    if outputs is None and budget.output_limit is None:
+    if (outputs is None and budget.output_limit is None) or not workload.complete:
         return None
     prompts = workload.prompts or (Prompt(input_tokens=inputs, output_tokens=outputs),)
     return max(sum(budget.reserve(prompt)) for prompt in prompts)
@@ -79,7 +88,9 @@ def announced(
             overlap_s=overlap_s,
             every_level=not climbs,
         )
-    requests, tokens, seconds = budget.tighten(expected.requests, expected.tokens, expected.seconds)
+    tries = 1 + config.retry.times  # each is a request to the server
+    most = None if expected.tokens is None else expected.tokens * tries
+    requests, tokens, seconds = budget.tighten(expected.requests * tries, most, expected.seconds)
     return Forecast(expected.levels, requests, tokens, seconds, expected.rate)
 
 

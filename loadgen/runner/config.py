@@ -8,10 +8,13 @@ from typing import Any, Literal, Protocol
 
 from ..client.driver import Progress
 from ..client.exchange import Timeouts
+from ..client.retry import NO_RETRY, Retry
 from ..client.transport import Access
 from ..records import LevelResult, Record, ServerFacts, Slo, StepSummary, Stop
 from ..search.sweep import SweepPlan
 from ..workload.arrivals import Arrivals
+from ..workload.definition import Workload
+from ..workload.models import ModelMix
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +30,14 @@ class Budgets:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadChoice:
-    """Which requests are sent: a shape, or a file of prompts."""
+    """Which requests are sent: a shape, a file of prompts, or what a definition says."""
 
     input_len: str | None = None
     output_len: str | None = None
     prompts: str | None = None
     seed: int | None = None
     same_text: bool = False
+    definition: Workload | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +50,22 @@ class OpenLoop:
 
 
 @dataclass(frozen=True, slots=True)
+class Scraping:
+    """How the server's own metrics are read: every `interval_s` in the mean, at `urls` (as `client.scrape.metrics_url`
+    gives them) or, without any, where servers usually have them."""
+
+    interval_s: float = 1.0
+    urls: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class RunConfig:
     """Everything a run needs to know. `command` is the command line with secrets removed."""
 
     verb: Literal["run", "sweep"]
     url: str
     endpoint: str | None = None
-    model: str | None = None
+    models: ModelMix | None = None  # None: the only one there
     workload: WorkloadChoice = field(default_factory=WorkloadChoice)
     plan: SweepPlan = field(default_factory=SweepPlan)
     open_loop: OpenLoop | None = None  # then there are no levels, and `plan` says nothing
@@ -64,13 +77,18 @@ class RunConfig:
     max_error_rate: float = 0.01
     warmup: int | None = None  # None: one wave at the step's concurrency
     timeouts: Timeouts = field(default_factory=Timeouts)
+    retry: Retry = NO_RETRY  # its seed is the run's
     access: Access = field(default_factory=Access)
+    scraping: Scraping | None = field(default_factory=Scraping)  # None: the server's metrics are left alone
     wait_ready_s: float | None = None
-    sampling: Mapping[str, Any] = field(default_factory=dict)
+    sampling: Mapping[str, Any] = field(default_factory=dict)  # by flag: what was given
     extra_body: Mapping[str, Any] = field(default_factory=dict)
     force_length: bool = True
+    stream: bool = True
     describe: Mapping[str, str] = field(default_factory=dict)
     token_log: bool = True
+    tokenizer: str | None = None  # the path of a local one
+    token_ids: bool = False  # prompts are token ids, not text
     drain_s: float = 30.0
     output: str = "results"
     workers: int | None = None  # processes that share the load; None: as many as a step needs
@@ -78,6 +96,7 @@ class RunConfig:
     # One more thing to know of the run, asked for when all is measured.
     closing_note: Callable[[Stop, Sequence[StepSummary]], str | None] | None = None
     command: tuple[str, ...] = ()
+    more_urls: tuple[str, ...] = ()  # further servers, which requests go to in turn
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,15 +16,16 @@ from ..client.driver import Progress
 from ..log.columns import ColumnBuilder
 from ..records import LevelResult, Slo, Window
 from ..search.effort import StepRule
-from ..search.verdict import judge
+from ..search.verdict import ERRORS, judge
 
 
 class Looks:
     """Decides when a step's window may close. `rows` takes the step's records; ask `enough` at each completion."""
 
-    def __init__(self, rule: StepRule, slo: Slo, concurrency: int, rows: ColumnBuilder) -> None:
+    def __init__(self, rule: StepRule, slo: Slo, concurrency: int, rows: ColumnBuilder, max_error_rate: float) -> None:
         self._rule = rule
         self._slo = slo
+        self._max_error_rate = max_error_rate
         self._concurrency = concurrency
         self._sizes = rule.look_sizes(concurrency)
         self._rows = rows
@@ -59,7 +60,7 @@ class Looks:
     def settle(self, result: LevelResult) -> LevelResult:
         """The verdict on the whole sample, unless that is undecided where a look was not: the few requests that were
         still in flight then take nothing back of what it had paid for to say."""
-        if self._decided is None or result.verdict != "inconclusive":
+        if self._decided is None or result.verdict != "inconclusive" or ERRORS in result.broke:
             return result
         return replace(result, verdict=self._decided.verdict, broke=self._decided.broke)
 
@@ -70,8 +71,8 @@ class Looks:
         table = rows.columns(events=self.needs_events)
         if self._slo:
             summary = summarise(table, int(table.step[0]), self._slo, looks=self.planned)
-            # One objective broken for certain is enough. Failures are the driver's to judge, request by request.
-            level = judge(summary, self._slo, max_error_rate=1.0)
+            # One objective broken for certain is enough.
+            level = judge(summary, self._slo, max_error_rate=self._max_error_rate, looks=self.planned)
             if level.verdict in ("pass", "fail", "marginal"):
                 self._decided = level
             return self._decided is not None

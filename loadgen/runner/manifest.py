@@ -8,6 +8,8 @@ from typing import Any
 
 from ..analysis import DEFINITIONS
 from ..analysis import VERSION as DEFINITIONS_VERSION
+from ..client.dialects.sampling import FLAGS
+from ..client.lengths import BY
 from ..client.preflight import Prepared
 from ..client.secrets import masked_body
 from ..log.codec import stop_object
@@ -29,6 +31,8 @@ def opening_manifest(
     forecast: Forecast,
     rule: StepRule,
     clock: str,
+    tokenizer: Mapping[str, str] | None = None,
+    scraping: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The manifest as it stands before the first step: status `running`."""
     facts = prepared.facts
@@ -44,6 +48,7 @@ def opening_manifest(
         "definitions": {"version": DEFINITIONS_VERSION, "ids": DEFINITIONS},
         "target": {
             "url": prepared.target.display(),
+            **({"urls": [t.display() for t in (prepared.target, *prepared.others)]} if prepared.others else {}),
             "endpoint": prepared.target.endpoint,
             "access": config.access.redacted(prepared.target.url),
         },
@@ -65,17 +70,19 @@ def opening_manifest(
             "usage": options.usage,
             "continuous_usage": options.continuous_usage,
             "force_length": options.force_length,
-            "temperature": _sent(options.temperature),
-            "top_p": _sent(options.top_p),
+            **{flag: config.sampling.get(flag, "server default") for flag in FLAGS},
             "extra_body": masked_body(options.extra_body),
         },
         "workload": {
             **workload.manifest(),
-            "text": workload.describe(),
+            "text": workload.describe() + exactly(prepared),
             "seed": seed,
             "nonce": nonce,
             "same_text": config.workload.same_text,
             "input_deviation": prepared.deviation,
+            "input_exact_by": prepared.exact,
+            "tokenizer": tokenizer,
+            "token_ids": config.token_ids,
         },
         "plan": {
             **(_open_loop(config.open_loop) if config.open_loop is not None else asdict(config.plan)),
@@ -92,11 +99,18 @@ def opening_manifest(
         },
         "budgets": {**asdict(config.budgets), "announced": asdict(forecast)},
         "timeouts_s": asdict(config.timeouts),
+        "retries": {"most": config.retry.times, "max_wait_s": config.retry.max_wait_s},
+        "scraping": scraping,
         "describe": dict(config.describe),
         "simulator": config.simulator,
         "host": host.facts(),
-        "notes": [*prepared.notes, *facts.warnings],
+        "notes": [*prepared.notes, *workload.notes, *facts.warnings],
     }
+
+
+def exactly(prepared: Prepared) -> str:
+    """How lengths of input are met, as it stands beside the workload; nothing where they are about right."""
+    return f" · exact {BY[prepared.exact]}" if prepared.exact is not None else ""
 
 
 def closing_manifest(
@@ -108,17 +122,20 @@ def closing_manifest(
     seconds: float,
     exit_code: int,
     error: str | None = None,
+    scraping: Mapping[str, Any] | None = None,
     carries: str | None = None,
-    note: str | None = None,
+    notes: Sequence[str] = (),
 ) -> dict[str, Any]:
     """The manifest at the end. `levels` are (step number, result); `error` is set where a fault ended the run;
-    `carries` cites the machine's calibration; `note` is one more thing to know of it."""
+    `scraping` is what came of the server's metrics; `carries` cites the machine's calibration; `notes` are what became
+    known since the start."""
     clock = dict(opening.get("clock") or {})
     if carries is not None and clock.get("source"):
         clock["text"] = f"{clock['source']} stamps · {carries}"
     return {
         **opening,
         "clock": clock,
+        "scraping": scraping,
         "status": status,
         "stop": stop_object(stop),
         "levels": [
@@ -134,13 +151,9 @@ def closing_manifest(
         "duration_s": seconds,
         "exit_code": exit_code,
         "error": error,
-        "notes": [*opening.get("notes", ()), *([note] if note else ())],
+        "notes": [*opening.get("notes", ()), *notes],
     }
 
 
 def _open_loop(plan: OpenLoop) -> dict[str, Any]:
     return {"rate_req_s": plan.rate, "arrivals": str(plan.arrivals), "max_in_flight": plan.max_in_flight}
-
-
-def _sent(value: float | None) -> float | str:
-    return "server default" if value is None else value

@@ -7,25 +7,29 @@ and the manifest says `running` until it says how it ended.
 from __future__ import annotations
 
 import itertools
+import math
 import random
 import secrets
 import signal
 import time
+from collections.abc import Awaitable
 from dataclasses import replace
 from typing import Any, Literal
 
 import anyio
 import anyio.abc
-import orjson
 
-from ..analysis import summarise
-from ..client.dialects import DIALECTS
+from ..analysis import beside_server, summarise
+from ..client.addresses import Addresses
+from ..client.dialects import find_dialect
+from ..client.dialects.base import RequestOptions
 from ..client.driver import Control, Progress, StepPlan
 from ..client.health import stamps_of, tune_process
+from ..client.peers import together
 from ..client.preflight import Prepared, preflight, shape_prompt, wait_ready
 from ..client.remedies import PreflightError
 from ..client.shared import OVERLAP_S
-from ..client.target import Target, resolve
+from ..client.target import Target
 from ..errors import LoadgenError, TargetError
 from ..log.columns import ColumnBuilder
 from ..log.store import check_folder
@@ -34,16 +38,19 @@ from ..search.effort import baseline_rule, rate_warmup_s, step_rule
 from ..search.rate import settle_rate
 from ..search.sweep import decide
 from ..search.verdict import judge
+from ..workload.tokenizer import LocalTokenizer
 from . import host
-from .budgets import announced, budget_of, unloaded_s
+from .budgets import announced, budget_of, probes_of, unloaded_s
 from .calibrate.cite import cite
 from .calibrate.store import load as load_calibration
 from .config import Finished, Nobody, Opening, RunConfig, Watcher
 from .ending import InterruptedRunError, exit_code, signal_code
 from .journal import Journal, LoggedSender
 from .looks import Looks
-from .manifest import closing_manifest, opening_manifest
-from .setting import Setting, options_of, workload_of
+from .manifest import closing_manifest, exactly, opening_manifest
+from .recovery import Recovery
+from .serverview import Found, ServerWatch, find_metrics
+from .setting import Setting, options_of, others_of, target_of, workload_of
 from .steps import Steps, tokens_of, workers_for
 
 PREFLIGHT_CONNECTIONS = 4
@@ -90,10 +97,11 @@ class _Run:
             config = replace(config, access=replace(config.access, threaded=True))
         self.config = config
         self.watcher = watcher
-        self.target = resolve(config.url, config.endpoint)
-        self.dialect = DIALECTS[self.target.endpoint]
         choice = config.workload
         self.workload = workload_of(config)
+        self.target = target_of(config, self.workload)
+        self.dialect = find_dialect(self.target.endpoint)
+        self.options = options_of(config, self.target.endpoint)
         self.started_epoch_ns = time.time_ns()
         self.setting = Setting(
             config,
@@ -102,19 +110,23 @@ class _Run:
             seed=choice.seed if choice.seed is not None else random.randrange(1 << 32),
             nonce=secrets.token_hex(4),
             zero_ns=time.monotonic_ns(),
+            others=others_of(config, self.target),
+            addresses=Addresses(unix_socket=config.access.unix_socket),
+            tokenizer=LocalTokenizer(config.tokenizer) if config.tokenizer is not None else None,
         )
         self.control = Control()
         self.preparing = anyio.CancelScope()
         self.interrupted: signal.Signals | None = None
-        shape = f"{self.workload.input_len}-{self.workload.output_len}"
-        name = f"{config.verb}-{shape if self.workload.sized else self.workload.source}"
-        self.journal = Journal(config.output, name)
+        self.journal = Journal(config.output, f"{config.verb}-{self.workload.label}")
         self.manifest: dict[str, Any] = {}
         self.levels: list[tuple[int, LevelResult]] = []
+        self.recovery = Recovery(config.wait_ready_s)
         self.summaries: list[StepSummary] = []
         self.rule = step_rule(config.effort, config.slo, requests=config.requests, duration=config.duration_s)
         self.budget = budget_of(config, self.workload)
+        self.server = self._server_watch(Found())
         self.request_s = 0.0
+        self.faults_told: set[str] = set()  # addresses, when the run began
         self.clock: Literal["kernel", "user"] = "user"
         tune_process()
         if config.output != "-":
@@ -129,34 +141,45 @@ class _Run:
     async def prepare(self) -> Prepared:
         """Preflight, with its requests already in the log. Raises TargetError, in one sentence, where it fails."""
         config = self.config
-        options = options_of(config, config.model or "")
         ids = itertools.count(1)
         async with self.setting.client(PREFLIGHT_CONNECTIONS) as client:
 
-            async def attempt() -> Prepared:
-                prepared = await preflight(
-                    self.target,
+            def probe(target: Target, wanted: RequestOptions) -> Awaitable[Prepared]:
+                return preflight(
+                    target,
                     self.dialect,
-                    options,
+                    wanted,
                     self.workload,
                     client=client,
                     make_sender=lambda chosen, dialect: LoggedSender(
-                        self.setting.sender(client, dialect, chosen),
+                        self.setting.sender_to(target, client, dialect, chosen),
                         self.journal,
                         self.budget,
                         sized=self.workload.sized,
                     ),
                     nonce=self.setting.nonce,
                     ids=ids,
-                    proxy=config.access.proxy_for(self.target.url),
+                    proxy=config.access.proxy_for(target.url),
+                    unix_socket=config.access.unix_socket,
+                    tokenizer=self.setting.tokenizer,
+                    token_ids=config.token_ids,
+                    probes=probes_of(config.budgets),
                 )
+
+            async def attempt() -> Prepared:
+                found = [await probe(self.target, self.options)]
+                same = replace(self.options, model=found[0].options.model)
+                found += [await probe(target, same) for target in self.setting.others]
                 self.clock = stamps_of(client)
-                return prepared
+                self.server = self._server_watch(await find_metrics(self.setting))
+                notes = await self.setting.survey()
+                self.faults_told = set(self.setting.addresses.faults)
+                return together(found, notes)
 
             def not_ready(error: PreflightError, pause_s: float) -> None:
                 self.watcher.waiting(f"not ready: {error.message}; again in {pause_s:.1f} s")
 
-            self.watcher.waiting(f"preflight of {self.target.display()}")
+            self.watcher.waiting(f"preflight of {self._targets()}")
             if self.budget.deadline is not None:
                 self.preparing.deadline = self.budget.deadline
             try:
@@ -171,7 +194,7 @@ class _Run:
             stopped: LoadgenError = InterruptedRunError(self.interrupted)
         else:
             stopped = TargetError(
-                f"the preflight of {self.target.display()} did not end within --max-time",
+                f"the preflight of {self._targets()} did not end within --max-time",
                 "raise --max-time, or see why the server takes so long for one small request",
             )
         self._failed(stopped)
@@ -179,8 +202,8 @@ class _Run:
 
     def announce(self, prepared: Prepared) -> None:
         """Say what may be sent, and write it down, before anything is."""
-        config, facts = self.config, prepared.facts
-        request_s = unloaded_s(prepared.records[-1], self.workload.max_output_tokens)
+        config, facts, tokenizer = self.config, prepared.facts, self.setting.tokenizer
+        request_s = unloaded_s(prepared.records[-1], self.workload.usual[1])
         levels = self._planned_levels()
         shared = workers_for(config, max(levels, default=0), request_s, tokens_of(self.workload, prepared)) > 1
         overlap_s = OVERLAP_S if shared else 0.0
@@ -196,13 +219,15 @@ class _Run:
             forecast=expected,
             rule=self.rule,
             clock=self.clock,
+            tokenizer=None if tokenizer is None else {"file": tokenizer.path, "sha256": tokenizer.sha256},
+            scraping=self.server.opening(),
         )
         self.journal.log().write_manifest(self.manifest)
         self.watcher.opened(
             Opening(
-                target=prepared.target.display(),
+                target=self._targets(),
                 facts=facts,
-                workload=f"{self.workload.describe()} · seed {self.setting.seed}",
+                workload=f"{self.workload.describe()}{exactly(prepared)} · seed {self.setting.seed}",
                 clock=CLOCKS[self.clock],
                 plan=expected.describe(),
                 seconds=expected.seconds,
@@ -234,10 +259,22 @@ class _Run:
                         break
                     await self._step(steps, decision)
                     host.release_memory()  # the step's rows
+                    await self._recover(prepared)
         except LoadgenError as fault:  # the log cannot be written
             error = fault
             stop = Stop("interrupted", None, None, None, f"stopped by a fault: {fault.message}")
         return self._finish(stop, error)
+
+    async def _recover(self, prepared: Prepared) -> None:
+        self.preparing = anyio.CancelScope(deadline=self.budget.deadline or math.inf)
+        with self.preparing:
+            await self.recovery.after(
+                *self.levels[-1], self.setting, prepared, self.journal, self.budget, self.watcher.waiting
+            )
+
+    def _results(self) -> list[LevelResult]:
+        """What counts: a level whose server went away and came back is measured again."""
+        return [result for number, result in self.levels if number not in self.recovery.again]
 
     async def _step(self, steps: Steps, level: NextLevel) -> None:
         config = self.config
@@ -247,7 +284,7 @@ class _Run:
         first = config.verb == "sweep" and config.plan.levels is None and number == 1 and level.concurrency <= 2
         rule = baseline_rule(self.rule) if first else self.rule
         rows = ColumnBuilder(ids=False)
-        looks = Looks(rule, config.slo, level.concurrency, rows)
+        looks = Looks(rule, config.slo, level.concurrency, rows, config.max_error_rate)
         plan = StepPlan(
             step=number,
             concurrency=level.concurrency,
@@ -257,6 +294,7 @@ class _Run:
             requests=rule.requests,
             drain_s=config.drain_s,
             max_error_rate=config.max_error_rate,
+            retry=replace(config.retry, seed=self.setting.seed),
         )
         if config.open_loop is not None:
             plan = self._open_plan(plan)
@@ -271,32 +309,36 @@ class _Run:
         tokens = tokens_of(self.workload, steps.prepared)
         workers = workers_for(config, level.concurrency, self.request_s, tokens)
         try:
-            observation, whole = await steps.measure(
-                plan, rows, workers, events=looks.needs_events, on_progress=started
-            )
+            async with self.server.during(number) as seen:
+                observation, whole = await steps.measure(
+                    plan, rows, workers, events=looks.needs_events, on_progress=started
+                )
         finally:
             looks.close()
         observation = replace(observation, looks=looks.planned)
-        summary = summarise(whole.columns(), number, config.slo, observation)
+        table = whole.columns()
+        summary = beside_server(summarise(table, number, config.slo, observation), table, seen)
         e2e = summary.latency.get("e2e")
         if e2e is not None and e2e.mean is not None:
             self.request_s = e2e.mean.value / 1e3
         log = self.journal.log()
         log.append_step(observation, summary)
         log.sync()
-        result = looks.settle(judge(summary, config.slo, max_error_rate=config.max_error_rate, baseline=first))
+        verdict = judge(summary, config.slo, max_error_rate=config.max_error_rate, baseline=first, looks=looks.planned)
+        result = looks.settle(verdict)
         self.levels.append((number, result))
         self.summaries.append(summary)
         self.watcher.step_ended(summary, result)
 
     def _ended(self, record: Record) -> None:
         self.journal.outcomes[record.outcome] += 1
+        self.recovery.ended(record)
         self.watcher.request_ended(record)
 
     def _decide(self) -> NextLevel | Stop:
         """The search's decision; what ends a run from outside comes before it."""
         config = self.config
-        history = [result for _, result in self.levels]
+        history = self._results()
         if self.interrupted is not None and not history:
             return Stop("interrupted", None, None, None, "interrupted before the first step")
         if config.open_loop is not None and not history:
@@ -318,12 +360,12 @@ class _Run:
         elif self.interrupted is not None:
             status, code = "interrupted", signal_code(self.interrupted)
         else:
-            results = [result for _, result in self.levels]
-            code = exit_code(stop, self.summaries, results, has_slo=bool(self.config.slo))
+            code = exit_code(stop, self.summaries, self._results(), has_slo=bool(self.config.slo))
         log = self.journal.log()
         calibration = load_calibration()
         most = max((s.output_throughput.value for s in self.summaries if s.output_throughput), default=0.0)
         streams = max((s.concurrency_peak or 0 for s in self.summaries), default=0)
+        self.manifest["notes"] = [*self.manifest.get("notes", ()), *self.recovery.notes]
         self.manifest = closing_manifest(
             self.manifest,
             status=status,
@@ -332,8 +374,9 @@ class _Run:
             seconds=seconds,
             exit_code=int(code),
             error=str(error) if error else None,
+            scraping=self.server.closing(),
             carries=cite(calibration, most, streams) if calibration else None,
-            note=self.config.closing_note(stop, self.summaries) if self.config.closing_note else None,
+            notes=self._closing_notes(stop),
         )
         try:
             log.write_manifest(self.manifest)
@@ -355,6 +398,22 @@ class _Run:
         )
 
     # --- parts ------------------------------------------------------------------------------------------------------
+
+    def _server_watch(self, found: Found) -> ServerWatch:
+        return ServerWatch(self.setting, found, self.journal.log, self.control, self.budget)
+
+    def _closing_notes(self, stop: Stop) -> list[str]:
+        faults = self.setting.addresses.faults
+        notes = [
+            f"{address} did not always answer ({words}): its connections went to other addresses of that name"
+            for address, words in faults.items()
+            if address not in self.faults_told
+        ]
+        note = self.config.closing_note(stop, self.summaries) if self.config.closing_note else None
+        return [*notes, note] if note else notes
+
+    def _targets(self) -> str:
+        return " + ".join(target.display() for target in self.setting.targets)
 
     def _open_plan(self, plan: StepPlan) -> StepPlan:
         """The same step as an open loop. Without a number it warms up for a time, and at least one request."""
@@ -390,14 +449,17 @@ class _Run:
 
 def dry_run(config: RunConfig) -> dict[str, Any]:
     """The address and the body that a run would send first, without sending anything at all."""
-    target: Target = resolve(config.url, config.endpoint)
     workload = workload_of(config)
-    dialect = DIALECTS[target.endpoint]
-    options = options_of(config, config.model or "<from /v1/models>")
+    target = target_of(config, workload)
+    others = others_of(config, target)
+    dialect = find_dialect(target.endpoint)
+    options = options_of(config, target.endpoint)
+    options = replace(options, model=options.model or "<from /v1/models>")
     body = dialect.body(shape_prompt(workload, None, None, "00000000"), options)
     return {
         "method": "POST",
         "url": target.display(),
+        **({"urls": [one.display() for one in (target, *others)]} if others else {}),
         "headers": ["content-type", "accept", "x-request-id", *sorted(config.access.headers)],
-        "body": orjson.loads(orjson.dumps(body)),
+        "body": body,
     }

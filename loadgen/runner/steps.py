@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, Self
 
 from ..client.budget import Budget
-from ..client.dialects import DIALECTS
+from ..client.dialects import find_dialect
 from ..client.driver import Control, Progress, StepPlan, run_step
 from ..client.health import Watch, quiet
 from ..client.openloop import run_open_step
@@ -84,9 +84,9 @@ class Steps:
         setting, prepared = self.setting, self.prepared
         token_log = setting.config.token_log
         async with setting.client(plan.concurrency or plan.most_in_flight or 1) as client:
-            sender = setting.sender(client, DIALECTS[setting.target.endpoint], prepared.options)
-            prompts = setting.prompts(plan.step, prepared.calibration)
-            with quiet(), Watch(client, zero_ns=setting.zero_ns) as watch:
+            sender = setting.sender(client, find_dialect(setting.target.endpoint), prepared.options)
+            made = setting.prompts(plan.step, prepared.calibration)
+            with made as prompts, quiet(), Watch(client, zero_ns=setting.zero_ns) as watch:
 
                 def keep(record: Record) -> None:
                     if not token_log:
@@ -146,6 +146,7 @@ class Steps:
             on_progress=on_progress,
             on_fault=self._failed,
         )
+        setting.addresses.faults.update(fleet.faults)
         whole = ColumnBuilder(ids=False)
         if self._fault is None:
             folder.gather(workers, whole.add)
@@ -155,7 +156,7 @@ class Steps:
         if self._fleet is None:
             setting, config = self.setting, self.setting.config
             known = configuration(
-                setting.target.url,
+                [target.url for target in setting.targets],
                 setting.target.endpoint,
                 access=config.access,
                 options=self.prepared.options,
@@ -165,6 +166,7 @@ class Steps:
                 seed=setting.seed,
                 run=setting.nonce,
                 token_log=config.token_log,
+                tokenizer=config.tokenizer,
             )
             fleet = Fleet(known, lambda worker: str(folder.part(worker)), zero_ns=setting.zero_ns)
             self._fleet = await self._stack.enter_async_context(fleet)

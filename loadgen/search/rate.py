@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..records import LevelResult, StepSummary, Stop
-from .sweep import ended_by, how_many_failed
+from .sweep import admits, ended_by, how_many_failed
 from .verdict import ERRORS, sent_late
 
 
@@ -18,6 +18,8 @@ def settle_rate(level: LevelResult, summary: StepSummary, *, has_slo: bool) -> S
     why, _, detail = (reason or "").partition(":")
     if why == ERRORS:
         said = f"Too many requests failed at {load}: {how_many_failed(level)}."
+        if level.admitted:
+            said = f"{admits(level.admitted)} (at {load}, {how_many_failed(level)})."
         if level.ended == "unauthorized":
             said = f"The server refused access at {load}."
     elif why == "client_bound":
@@ -33,7 +35,7 @@ def settle_rate(level: LevelResult, summary: StepSummary, *, has_slo: bool) -> S
         said = f"{load[0].upper()}{load[1:]} were measured."
     else:
         said = ""
-    if has_slo and why != "client_bound" and ERRORS not in level.broke:
+    if has_slo and why not in ("client_bound", ERRORS):
         said = f"{said} {_held(level, load, names)}".strip()
     if reason is None:
         reason = f"slo:{level.broke[0]}" if broke is not None and level.broke else "max_level"

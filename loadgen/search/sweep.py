@@ -24,6 +24,7 @@ from .verdict import ERRORS
 
 _ENDED = {"client": "client_bound", "errors": "errors", "unauthorized": "errors"}  # any other ending is its own reason
 _Z = 1.96  # half a printed 95 % interval, which already carries Student's t, is _Z standard errors wide
+ADMISSION = "errors:admission_limit"
 DETAIL_CHARS = 200  # of why a step was ended, in a sentence: the words may be a server's
 
 
@@ -77,6 +78,9 @@ def decide(history: Sequence[LevelResult], plan: SweepPlan) -> NextLevel | Stop:
     """What to do after `history`, the measured windows in their order."""
     latest = {level.concurrency: level for level in history}  # of several windows the last decides
     if history and (reason := ended_by(history[-1])):
+        below = [n for n, level in latest.items() if n < history[-1].concurrency and ended_by(level) is None]
+        if reason == "errors" and history[-1].admitted and below:
+            reason = ADMISSION
         return _stop(reason, latest, plan, last=history[-1])
     if plan.levels is not None:
         if len(history) < len(plan.levels):
@@ -104,11 +108,17 @@ def how_many_failed(level: LevelResult) -> str:
     return level.detail[:DETAIL_CHARS] or f"{100 * level.error_rate:.3g} %"
 
 
+def admits(limit: int) -> str:
+    """The beginning of a sentence on a server's admission limit."""
+    many = "1 request" if limit == 1 else f"{limit:,} requests"
+    return f"The server's admission limit: it answers about {many} at once and refuses more"
+
+
 def ended_by(level: LevelResult) -> str | None:
     """The stop reason of a level after which nothing more can be learnt; None where one may go on."""
     if level.verdict == "invalid":
         return "client_bound"
-    if ERRORS in level.broke:
+    if level.verdict == "fail" and ERRORS in level.broke:
         return "errors"
     return None if level.ended == "complete" else _ENDED.get(level.ended, level.ended)
 
@@ -234,7 +244,7 @@ def _peak(latest: Mapping[int, LevelResult], reason: str) -> Estimate | None:
     known = [
         level.output_throughput
         for _, level in sorted(latest.items())
-        if level.output_throughput is not None and level.verdict != "invalid" and ERRORS not in level.broke
+        if level.output_throughput is not None and ended_by(level) not in ("client_bound", "errors")
     ]
     if not known:
         return None
@@ -283,6 +293,8 @@ def _why(reason: str, latest: Mapping[int, LevelResult], plan: SweepPlan, last: 
     if kind == "errors" and last is not None:
         if last.ended == "unauthorized":
             return f"The server refused access {where}."
+        if last.admitted:
+            return f"{admits(last.admitted)} ({where}, {how_many_failed(last)})."
         return f"Too many requests failed {where}: {how_many_failed(last)}."
     if kind == "client_bound":
         how = f" ({last.detail[:DETAIL_CHARS]})" if last is not None and last.detail else ""

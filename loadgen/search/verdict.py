@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from ..records import LevelResult, Slo, StepSummary, Verdict
 from ..slo import ATTAINMENT, objective_name
+from ..stats import LEVEL, binomial_bounds
 
 ERRORS = "errors"  # the name under which too many failures break a level
 
@@ -13,18 +16,35 @@ LATE_SHARE = 0.1
 UNSENT_SHARE = 0.01
 
 
-def judge(summary: StepSummary, slo: Slo, *, max_error_rate: float = 0.01, baseline: bool = False) -> LevelResult:
-    """The verdict on one level.
+def errors_verdict(
+    failed: int, judged: int, allowed: float, looks: int = 1
+) -> Literal["within", "beyond", "undecided"]:
+    """Is the share of failures above the one `allowed`? Beyond it is one whose lower bound is (Clopper-Pearson,
+    two-sided 95 %, the error divided among all `looks`): one failure in 40 requests is no proof of more than 1 %.
+    Within is one that is not above it as seen: to prove 1 % takes 300 requests, which no level is made to last for."""
+    if failed <= allowed * judged:
+        return "within"
+    low, _ = binomial_bounds(failed / judged, judged, (1 - LEVEL) / looks)
+    return "beyond" if low > allowed else "undecided"
 
-    invalid: the client was the limit, so nothing is said of the server. fail: more failures than allowed, or any
-    objective proven broken. pass: all objectives proven held. marginal: none worse than proven to lie within 5 % of its
-    limit. inconclusive: the rest, and always where an objective has no sample. Without objectives a level is
-    `measured`. The first level (`baseline`) is called that unless its objectives are decided. `broke` of a level that
-    neither passed nor failed names the objectives that kept it from passing.
+
+def judge(
+    summary: StepSummary, slo: Slo, *, max_error_rate: float = 0.01, baseline: bool = False, looks: int = 1
+) -> LevelResult:
+    """The verdict on one level. `looks` is how often one may be asked for while the step runs.
+
+    invalid: the client was the limit, so nothing is said of the server. fail: proven to have more failures than
+    allowed, or ended for a run of them, or any objective proven broken. pass: all objectives proven held. marginal:
+    none worse than proven to lie within 5 % of its limit. inconclusive: the rest, and always where an objective has no
+    sample, or more failed than is allowed but too few to prove it. Without objectives a level is `measured`. The first
+    level (`baseline`) is called that unless its objectives are decided. `broke` of a level that neither passed nor
+    failed names what kept it from passing.
     """
     verdict: Verdict
     broke: tuple[str, ...] = ()
     error_rate = summary.failed / summary.judged if summary.judged else 0.0
+    errors = errors_verdict(summary.failed, summary.judged, max_error_rate, looks)
+    unsure = (ERRORS,) if errors == "undecided" else ()
     per_request = {objective_name(o) for o in slo.objectives if o.percentile is None}
     joint = any(check.objective == ATTAINMENT for check in summary.objectives)
     # Requests must meet all per-request bounds at once: where that is checked jointly, the single ones only give names.
@@ -35,17 +55,19 @@ def judge(summary: StepSummary, slo: Slo, *, max_error_rate: float = 0.01, basel
     ours = summary.ended == "client" or summary.requests.get("client_error", 0)
     if ours or summary.client_limit is not None or sent_late(summary):
         verdict = "invalid"
-    elif error_rate > max_error_rate or summary.ended == "errors":
+    elif errors == "beyond" or summary.ended == "errors":
         verdict, broke, beyond = "fail", (ERRORS,), True
     elif not slo:
-        verdict = "baseline" if baseline else "measured"
+        verdict, broke = ("inconclusive", unsure) if unsure else ("measured", ())
+        verdict = "baseline" if baseline else verdict
     elif "fail" in said:
         names = [c.objective for c in summary.objectives if c.verdict == "fail"]
         single = [name for name in names if name != ATTAINMENT]
         verdict, broke = "fail", tuple(single or names)
     else:
-        broke = tuple(c.objective for c in deciding if c.verdict != "pass")
-        if not said or "inconclusive" in said:
+        # An undecided share of failures leans no way: the search goes by the objectives.
+        broke = (*(c.objective for c in deciding if c.verdict != "pass"), *unsure)
+        if not said or "inconclusive" in said or unsure:
             verdict = "baseline" if baseline else "inconclusive"
         else:
             verdict = "marginal" if broke else "pass"
@@ -59,6 +81,7 @@ def judge(summary: StepSummary, slo: Slo, *, max_error_rate: float = 0.01, basel
         p_hat_beyond=beyond,
         detail=summary.detail or (summary.client_limit.what if summary.client_limit else ""),
         rate=summary.rate,
+        admitted=summary.admitted,
     )
 
 

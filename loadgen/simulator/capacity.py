@@ -6,7 +6,10 @@ import math
 import random
 from dataclasses import dataclass, replace
 
-from .engine import Engine, EngineConfig
+import numpy as np
+
+from .engine import EngineConfig
+from .engine.virtual import Closed, Requests, simulate
 
 
 def capacity(config: EngineConfig, input_len: float, output_len: float) -> float:
@@ -35,13 +38,6 @@ class VirtualRun:
     tpot_s: tuple[float, ...]
 
 
-@dataclass(slots=True)
-class _Open:
-    submitted_s: float
-    first_s: float | None = None
-    tokens: int = 0
-
-
 def virtual_run(
     config: EngineConfig,
     concurrency: int,
@@ -60,47 +56,24 @@ def virtual_run(
     wave = min(config.max_batch, concurrency)
     warm = wave * math.ceil(2 * concurrency / wave)
     last = warm + wave * math.ceil(requests / wave)
-    engine = Engine(replace(config, seed=seed))
-    lengths = random.Random(seed)
-    open_requests: dict[str, _Open] = {}
-    now = start = 0.0
-    submitted = completed = tokens = 0
-    ttft: list[float] = []
-    tpot: list[float] = []
-
-    def submit() -> None:
-        nonlocal submitted
-        request_id = str(submitted)
-        submitted += 1
-        engine.submit(request_id, _draw(lengths, input_len, spread), _draw(lengths, output_len, spread), now)
-        open_requests[request_id] = _Open(now)
-
-    for _ in range(concurrency):
-        submit()
-    while completed < last:
-        result = engine.step(now)
-        if result is None:
-            now = max(now, engine.next_ready() or now)
-            continue
-        now += result.duration_s
-        if completed >= warm:
-            tokens += sum(result.tokens.values())
-        for request_id, count in result.tokens.items():
-            state = open_requests[request_id]
-            state.tokens += count
-            if state.first_s is None:
-                state.first_s = now
-        for request_id in result.finished:
-            state = open_requests.pop(request_id)
-            completed += 1
-            if completed == warm:
-                start = now
-            if completed > warm and state.submitted_s >= start and state.first_s is not None:
-                ttft.append(state.first_s - state.submitted_s)
-                if state.tokens > 1:
-                    tpot.append((now - state.first_s) / (state.tokens - 1))
-            submit()
-    return VirtualRun(tokens / (now - start), now - start, tuple(ttft), tuple(tpot))
+    random_lengths = random.Random(seed)
+    lengths = [
+        (_draw(random_lengths, input_len, spread), _draw(random_lengths, output_len, spread))
+        for _ in range(last + concurrency)  # those still under way at the end of the window keep up the load
+    ]
+    prompt, output = np.array(lengths, np.int64).T
+    run = simulate(replace(config, seed=seed), Requests(prompt, output), Closed(concurrency))
+    order = np.argsort(run.done_s, kind="stable")
+    start, end = (float(run.done_s[order[number - 1]]) for number in (warm, last))
+    inside = order[warm:last]
+    inside = inside[run.submitted_s[inside] >= start]
+    tpot = run.tpot_s[inside]
+    return VirtualRun(
+        run.throughput(start, end),
+        end - start,
+        tuple(run.ttft_s[inside].tolist()),
+        tuple(tpot[~np.isnan(tpot)].tolist()),
+    )
 
 
 def _draw(lengths: random.Random, mean: int, spread: float) -> int:

@@ -25,7 +25,7 @@ from typing import IO
 from urllib.parse import urlsplit
 
 from ..errors import TargetError
-from .engine import EngineConfig
+from .engine import EngineConfig, config_of
 
 
 class SimulatorProcess:
@@ -137,7 +137,7 @@ def main() -> None:
     order = json.loads(sys.stdin.buffer.readline())
     threading.Thread(target=_end_with_stdin, daemon=True).start()
     sock = bind("127.0.0.1", 0)
-    server = make_server(Simulator(EngineConfig(**order["config"]), api_key=order["api_key"]))
+    server = make_server(Simulator(config_of(order["config"]), api_key=order["api_key"]))
     sys.stdout.write(f"http://127.0.0.1:{sock.getsockname()[1]}\n")
     sys.stdout.flush()
     server.run(sockets=[sock])

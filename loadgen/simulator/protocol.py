@@ -12,6 +12,8 @@ import random
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from .engine.prefix import chain
+
 Kind = Literal["chat", "completions"]
 
 VERSION = "1.0"
@@ -50,6 +52,7 @@ class Generation:
     stream: bool
     include_usage: bool
     continuous_usage: bool
+    blocks: tuple[int, ...] = ()  # chained hashes of the prompt's blocks, for a prefix cache
 
 
 def count_tokens(text: str) -> int:
@@ -57,8 +60,11 @@ def count_tokens(text: str) -> int:
     return sum(1 if len(word) <= SHORT_WORD else 2 for word in text.split())
 
 
-def parse(kind: Kind, raw: bytes, model: str, context_length: int, rng: random.Random) -> Generation:
-    """Check a request body and settle its lengths. `rng` draws where an answer without `ignore_eos` stops. ApiError."""
+def parse(
+    kind: Kind, raw: bytes, model: str, context_length: int, rng: random.Random, block_tokens: int = 0
+) -> Generation:
+    """Check a request body and settle its lengths. `rng` draws where an answer without `ignore_eos` stops. With
+    `block_tokens`, the prompt's blocks of so many tokens are hashed. ApiError."""
     body = _body(raw)
     asked = body.get("model", model)
     if asked != model:
@@ -114,6 +120,7 @@ def parse(kind: Kind, raw: bytes, model: str, context_length: int, rng: random.R
         stream,
         bool(options.get("include_usage")),
         bool(options.get("include_usage") and options.get("continuous_usage_stats")),
+        chain(_pieces(kind, body), block_tokens) if block_tokens else (),
     )
 
 
@@ -224,24 +231,52 @@ def _chat_tokens(body: dict[str, Any]) -> int:
     for message in messages:
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
             raise _bad("messages", "must hold objects with a role", message)
-        content = message.get("content") or ""
-        if isinstance(content, list):
-            content = " ".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
+        content = _content(message)
         if not isinstance(content, str):
             raise _bad("messages", "must have text as content", content)
         total += TOKENS_PER_MESSAGE + count_tokens(content)
     return total
 
 
-def _prompt_tokens(body: dict[str, Any]) -> int:
+def _content(message: dict[str, Any]) -> Any:
+    content = message.get("content") or ""
+    if isinstance(content, list):
+        content = " ".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
+    return content
+
+
+def _sole_prompt(body: dict[str, Any]) -> Any:
     prompt = body.get("prompt")
     if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str | list):
         prompt = prompt[0]
+    return prompt
+
+
+def _prompt_tokens(body: dict[str, Any]) -> int:
+    prompt = _sole_prompt(body)
     if isinstance(prompt, str) and prompt:
         return max(1, count_tokens(prompt))
     if isinstance(prompt, list) and prompt and all(isinstance(token, int) for token in prompt):
         return len(prompt)
     raise _bad("prompt", "must be one text or one list of token ids, not empty", prompt)
+
+
+def _pieces(kind: Kind, body: dict[str, Any]) -> list[str | int]:
+    """The prompt's tokens, one piece each, of a body that was checked."""
+    if kind == "completions":
+        prompt = _sole_prompt(body)
+        return prompt if isinstance(prompt, list) else _words(prompt)
+    pieces: list[str | int] = []
+    for message in body["messages"]:
+        pieces += [message["role"]] * TOKENS_PER_MESSAGE + _words(_content(message))
+    return pieces
+
+
+def _words(text: str) -> list[str | int]:
+    pieces: list[str | int] = []
+    for word in text.split():
+        pieces += [word] if len(word) <= SHORT_WORD else [word, word]
+    return pieces
 
 
 def _flag(body: dict[str, Any], name: str) -> bool:

@@ -92,7 +92,7 @@ class ScriptedServer:
     `flush`: "action" writes each action by itself, "wait" only before waits and ends, a number cuts everything (HTTP
     framing too) into writes of that many bytes. `eol` ends the lines of events. `idle_close` closes a connection that
     has waited that many seconds for a request. `reject` closes connections on accept: all, or those whose number it
-    accepts (numbers start at 0). `ssl` serves TLS.
+    accepts (numbers start at 0). `ssl` serves TLS. `unix` is the path of a socket to listen on instead of a port.
     """
 
     def __init__(
@@ -106,6 +106,7 @@ class ScriptedServer:
         ssl: ssl.SSLContext | None = None,
         host: str = "127.0.0.1",
         port: int = 0,
+        unix: str | None = None,
     ) -> None:
         if isinstance(flush, int) and flush < 1:
             raise ValueError(f"flush must be at least 1 byte, not {flush}")
@@ -117,6 +118,7 @@ class ScriptedServer:
         self._ssl = ssl
         self.host = host
         self.port = port
+        self.unix = unix
         self.requests: list[Request] = []
         self.connections = 0  # accepted, those rejected too
         self.open_connections = 0
@@ -145,6 +147,9 @@ class ScriptedServer:
     async def start(self) -> None:
         """Listen. After `stop` it may be called again and takes the same port."""
         loop = asyncio.get_running_loop()
+        if self.unix is not None:
+            self._server = await loop.create_unix_server(lambda: _Connection(self), self.unix, ssl=self._ssl)
+            return
         self._server = await loop.create_server(
             lambda: _Connection(self), self.host, self.port, ssl=self._ssl, backlog=2048, reuse_address=True
         )

@@ -21,6 +21,7 @@ import uvicorn
 from ..errors import UsageError
 from . import protocol
 from .engine import Engine, EngineConfig
+from .metrics import Phases, render
 from .protocol import WORDS, ApiError, Envelope, Generation, Kind
 
 Message = MutableMapping[str, Any]
@@ -39,6 +40,7 @@ class EngineTask:
 
     def __init__(self, config: EngineConfig) -> None:
         self.engine = Engine(config)
+        self.phases = Phases()
         self.late_s = 0.0
         self.prompt_tokens = 0
         self.generation_tokens = 0
@@ -46,10 +48,12 @@ class EngineTask:
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
-    def submit(self, request_id: str, prompt_tokens: int, output_tokens: int) -> asyncio.Queue[int]:
+    def submit(
+        self, request_id: str, prompt_tokens: int, output_tokens: int, blocks: tuple[int, ...] = ()
+    ) -> asyncio.Queue[int]:
         """Queue a request. The queue brings the number of tokens of each step, and 0 if the request is cancelled."""
         loop = asyncio.get_running_loop()
-        self.engine.submit(request_id, prompt_tokens, output_tokens, loop.time())
+        self.engine.submit(request_id, prompt_tokens, output_tokens, loop.time(), blocks)
         stream = self._streams[request_id] = asyncio.Queue()
         if self._task is None:
             self._task = loop.create_task(self._run())
@@ -87,8 +91,9 @@ class EngineTask:
                 if stream := self._streams.get(request_id):
                     self.generation_tokens += count
                     stream.put_nowait(count)
-            for request_id in result.finished:
+            for request_id, sequence in zip(result.finished, result.ended, strict=True):
                 self._streams.pop(request_id, None)
+                self.phases.add(sequence)
             late = loop.time() - due
             if late > MAX_LATE_S:
                 self.late_s += late
@@ -105,6 +110,7 @@ class Simulator:
         self.model = model
         self.api_key = api_key
         self.engine = EngineTask(config)
+        self.context_length = min(config.context_length, config.blocks * config.block_tokens)
         self.finished = {"stop": 0, "length": 0, "abort": 0}
         self._random = random.Random(config.seed)
         self._created = int(time.time())
@@ -133,7 +139,7 @@ class Simulator:
     def _page(self, path: str) -> tuple[bytes, str] | None:
         match path:
             case "/v1/models":
-                return protocol.models(self.model, self.config.context_length, self._created), _JSON
+                return protocol.models(self.model, self.context_length, self._created), _JSON
             case "/version":
                 return protocol.dumps({"version": protocol.VERSION}), _JSON
             case "/health":
@@ -145,35 +151,23 @@ class Simulator:
     def metrics(self) -> str:
         """The state in Prometheus' text format, under vLLM's names."""
         task = self.engine
-        label = f'engine="0",model_name="{self.model}"'
-        reasons = [(f'{label},finished_reason="{reason}"', count) for reason, count in self.finished.items()]
-        families: list[tuple[str, str, str, list[tuple[str, int]] | list[tuple[str, float]]]] = [
-            ("vllm:num_requests_running", "gauge", "Requests in the batch.", [(label, task.engine.running)]),
-            ("vllm:num_requests_waiting", "gauge", "Requests waiting for a slot.", [(label, task.engine.waiting)]),
-            ("vllm:prompt_tokens_total", "counter", "Prompt tokens processed.", [(label, task.prompt_tokens)]),
-            ("vllm:generation_tokens_total", "counter", "Tokens generated.", [(label, task.generation_tokens)]),
-            ("vllm:request_success_total", "counter", "Requests by the reason they ended.", reasons),
-            ("loadgen:simulator_late_seconds", "gauge", "Time lost to a busy machine.", [(label, task.late_s)]),
-        ]
-        lines = []
-        for name, kind, text, samples in families:
-            lines += [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]
-            lines += [f"{name}{{{labels}}} {float(value)}" for labels, value in samples]
-        return "\n".join(lines) + "\n"
+        tokens = (task.prompt_tokens, task.generation_tokens)
+        return render(task.engine.truth(), task.phases, self.finished, self.model, tokens, task.late_s)
 
     async def _generate(self, kind: Kind, receive: Receive, send: Send) -> None:
         raw = await _read(receive)
         if raw is None:
             return
         try:
-            request = protocol.parse(kind, raw, self.model, self.config.context_length, self._random)
+            hashed = self.config.block_tokens if self.config.prefix_cache else 0
+            request = protocol.parse(kind, raw, self.model, self.context_length, self._random, hashed)
         except ApiError as error:
             await _respond(send, error.status, error.body)
             return
         request_id = ("chatcmpl-" if kind == "chat" else "cmpl-") + uuid.uuid4().hex[:16]
         envelope = Envelope(request, request_id, self.model, int(time.time()))
         first_word = self._random.randrange(len(WORDS))
-        tokens = self.engine.submit(request_id, request.prompt_tokens, request.output_tokens)
+        tokens = self.engine.submit(request_id, request.prompt_tokens, request.output_tokens, request.blocks)
         watch = asyncio.ensure_future(self._cancel_on_disconnect(request_id, receive))
         try:
             answer = self._stream if request.stream else self._whole

@@ -1,38 +1,34 @@
-"""The plain workload: one shape from flags, or the prompts of a file.
-
-A prompts file is JSON Lines; a line is one of
-    "text"                                            a prompt
-    {"prompt": "text", "output_len": 64}              …with its output length (also max_tokens, output_tokens)
-    {"messages": [...], "temperature": 0, …}          a whole request body, sent as it is
-or, named *.txt, plain text with one prompt a line. Blank lines are left out; any other bad line is an error.
-"""
+"""The workload of a run: one shape from flags, a definition, or the prompts of a file (`files` says of what kinds)."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from ..errors import UsageError
 from ..records import Prompt
+from .definition import Workload
+from .files import PromptFile, read_prompts
+from .lengths import Lengths
+from .models import ModelMix, with_models
 from .prompts import Calibration, LengthRange, PromptStream, parse_length
 
 DEFAULT_INPUT_LEN = LengthRange(512, 512)
 DEFAULT_OUTPUT_LEN = LengthRange(128, 128)
-OUTPUT_KEYS = ("output_len", "output_tokens", "max_completion_tokens", "max_tokens")
-OWN_KEYS = ("output_len", "output_tokens")  # of ours, in no request body
 
 
 @dataclass(frozen=True, slots=True)
 class PlainWorkload:
-    """Either a shape (`input_len` and `output_len`) or given prompts (`prompts`, cycled in the file's order).
+    """Either a shape (`input_len` and `output_len`) or given prompts: `prompts`, cycled in their order; of a `file` its
+    head, and the file gives them all. `models`, where given, says which model each request asks for.
 
-    `content_hash` is the SHA-256 of the file, or of the shape; `notes` are what a user should be told.
+    Of a `definition`, the lengths are its own, and `input_len` and `output_len` the spans that they lie in.
+
+    `content_hash` is the SHA-256 of the file, of the shape or of the definition; `notes` are what a user should be told.
     """
 
     input_len: LengthRange | None
@@ -41,6 +37,49 @@ class PlainWorkload:
     source: str = ""
     content_hash: str = ""
     notes: tuple[str, ...] = ()
+    file: PromptFile | None = None
+    models: ModelMix | None = None
+    definition: Workload | None = None
+
+    @property
+    def lengths(self) -> Lengths | None:
+        """Those of the definition; None where the ranges say all."""
+        return self.definition.lengths if self.definition is not None else None
+
+    @property
+    def label(self) -> str:
+        """Its name in that of a run's folder."""
+        if self.definition is not None:
+            return self.definition.name
+        return f"{self.input_len}-{self.output_len}" if self.sized else self.source
+
+    @property
+    def usual(self) -> tuple[int | None, int | None]:
+        """Input and output tokens of a request that stands for all: the middle ones of a definition, else the longest;
+        None where only a tokenizer, or the server, could tell."""
+        if self.definition is None:
+            return self.max_input_tokens, self.max_output_tokens
+        lengths = self.definition.lengths
+        return round(lengths.figures("input").p50), round(lengths.figures("output").mean)
+
+    @property
+    def complete(self) -> bool:
+        """Is every prompt known?"""
+        return self.file is None or self.file.complete
+
+    @property
+    def endpoint(self) -> str | None:
+        """The endpoint that whole bodies are for; None where the workload does not tell."""
+        return self.file.endpoint if self.file is not None else None
+
+    @property
+    def named_models(self) -> tuple[str, ...]:
+        """The models that are asked for by name, as far as is known before the start, the first one first; empty where
+        some request leaves it to the run."""
+        if self.models is not None:
+            return self.models.names
+        own = [str(prompt.body["model"]) for prompt in self.prompts if prompt.body and prompt.body.get("model")]
+        return tuple(dict.fromkeys(own)) if len(own) == len(self.prompts) else ()
 
     @property
     def sized(self) -> bool:
@@ -54,8 +93,9 @@ class PlainWorkload:
 
     @property
     def max_output_tokens(self) -> int | None:
-        """The longest output asked for; None where some prompt leaves it to the server."""
-        if not self.prompts:
+        """The longest output asked for, as far as is known before the start; None where some prompt leaves it, or may
+        leave it, to the server."""
+        if not self.prompts or (not self.complete and self.output_len is None):
             return self.output_len.high if self.output_len else None
         asked = [p.output_tokens for p in self.prompts]
         return None if None in asked else max(n for n in asked if n is not None)
@@ -63,6 +103,8 @@ class PlainWorkload:
     @property
     def mean_output_tokens(self) -> float | None:
         """The mean output asked for; None where some prompt leaves it to the server."""
+        if self.definition is not None:
+            return self.definition.lengths.figures("output").mean
         if not self.prompts:
             return self.output_len.mean if self.output_len else None
         asked = [p.output_tokens for p in self.prompts if p.output_tokens is not None]
@@ -79,7 +121,14 @@ class PlainWorkload:
         same_text: bool = False,
     ) -> Iterator[Prompt]:
         """An endless iterator of prompts, the same for the same arguments, of which worker i of W gets the prompts
-        i, i + W, …. Given prompts come as they are: neither seed nor nonce changes them."""
+        i, i + W, …. Given prompts come as they are: neither seed nor nonce changes them. The iterator raises UsageError
+        for a line of a large file that is no prompt."""
+        prompts = self._stream(seed, nonce, calibration, worker, workers, same_text=same_text)
+        return prompts if self.models is None else with_models(prompts, self.models, seed, worker, workers)
+
+    def _stream(
+        self, seed: int, nonce: str, calibration: Calibration | None, worker: int, workers: int, *, same_text: bool
+    ) -> Iterator[Prompt]:
         if self.input_len and self.output_len:
             return PromptStream(
                 seed,
@@ -90,26 +139,39 @@ class PlainWorkload:
                 worker=worker,
                 workers=workers,
                 same_text=same_text,
+                lengths=self.lengths,
             )
+        if self.file is not None:
+            return self.file.prompts(worker, workers)
         prompts = self.prompts
         return (prompts[i % len(prompts)] for i in count(worker, workers))
 
     def describe(self) -> str:
         """One line for the screen."""
+        mixed = f" · models {self.models}" if self.models is not None and len(self.models.names) > 1 else ""
+        if self.definition is not None:
+            return self.definition.describe() + mixed
         if self.input_len:
-            return f"made text · in {self.input_len} · out {self.output_len}"
+            return f"made text · in {self.input_len} · out {self.output_len}{mixed}"
         number = f"{len(self.prompts):,} prompt{'s' if len(self.prompts) != 1 else ''}"
-        return f"{self.source} · {number} · out {_span([p.output_tokens for p in self.prompts])}"
+        if self.file is not None and not self.file.complete:
+            number = f"{self.file.size / 1e9:,.2f} GB, the first {number} looked at"
+        return f"{self.source} · {number} · out {_span([p.output_tokens for p in self.prompts])}{mixed}"
 
     def manifest(self) -> dict[str, Any]:
         """The same for the manifest, with the hash of the content."""
         lengths = {"input_len": self.input_len, "output_len": self.output_len}
         return {
-            "kind": "shape" if self.sized else "prompts",
+            "kind": "definition" if self.definition is not None else "shape" if self.sized else "prompts",
             **{name: [r.low, r.high] if r else None for name, r in lengths.items()},
             "source": self.source or None,
-            "prompts": len(self.prompts) or None,
+            "prompts": (len(self.prompts) or None) if self.complete else None,
             "content_sha256": self.content_hash,
+            **({} if self.definition is None else self.definition.manifest()),
+            **({} if self.file is None else {"bytes": self.file.size, "hashed_bytes": self.file.offset}),
+            **(
+                {} if self.models is None else {"models": dict(zip(self.models.names, self.models.shares, strict=True))}
+            ),
         }
 
 
@@ -136,85 +198,20 @@ def plain_workload(
             f"--output-len {out.low}-{out.high} is a range, which given prompts cannot take",
             "give one number, or an output_len for each prompt in the file",
         )
-    return _from_file(Path(prompts_file), out)
+    file = read_prompts(Path(prompts_file), None if out is None else out.low)
+    return PlainWorkload(None, out, file.head, Path(prompts_file).name, file.content_hash, file.notes, file)
 
 
-def _from_file(path: Path, out: LengthRange | None) -> PlainWorkload:
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise UsageError(
-            f"the prompts file {path} cannot be read: {error.strerror or error}", "give a readable file to --prompts"
-        ) from None
-    plain = path.suffix.lower() == ".txt"
-    prompts: list[Prompt] = []
-    ignored: dict[str, int] = {}
-    for number, raw in enumerate(data.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):
-        line = raw.strip()
-        if not line:
-            continue
-        try:
-            prompt = Prompt(text=line.decode("utf-8")) if plain else _parse(line, ignored)
-        except ValueError as error:  # orjson's and Unicode's own are ValueErrors
-            raise UsageError(f"line {number} of {path} is no prompt: {_reason(error)}", _remedy(plain)) from None
-        if prompt.output_tokens is None and out is not None:
-            prompt = replace(prompt, output_tokens=out.low)
-        prompts.append(prompt)
-    if not prompts:
-        raise UsageError(f"the prompts file {path} holds no prompt", _remedy(plain))
-    has = f"{path.name} has {len(prompts):,} prompt{'s' if len(prompts) > 1 else ''}"
-    notes = [f"{has}: past the end it is sent from its beginning again, maybe out of the server's cache"]
-    if ignored:
-        keys = ", ".join(sorted(ignored))
-        notes.append(f"keys of {path.name} that are not used: {keys} (a line with messages is sent whole)")
+def defined_workload(definition: Workload) -> PlainWorkload:
+    """The workload that a definition says."""
+    lengths = definition.lengths
+    spans = [LengthRange(low, int(high)) for low, high in (lengths.span("input"), lengths.span("output"))]
+    notes = []
+    if lengths.refused >= 0.001:
+        notes.append(f"the limits of {definition.name} refuse {100 * lengths.refused:.2g} % of draws, made again")
     return PlainWorkload(
-        None, out, tuple(prompts), path.name, hashlib.sha256(data).hexdigest() if data else "", tuple(notes)
+        *spans, source=definition.name, content_hash=definition.hash, notes=tuple(notes), definition=definition
     )
-
-
-def _parse(line: bytes, ignored: dict[str, int]) -> Prompt:
-    """One JSON line. Raises ValueError with the reason."""
-    value = orjson.loads(line)
-    if isinstance(value, str):
-        if not value:
-            raise ValueError("the text is empty")
-        return Prompt(text=value)
-    if not isinstance(value, dict):
-        raise ValueError("it is neither a text nor an object")
-    output = _output_length(value)
-    if "messages" in value:
-        if not isinstance(value["messages"], list) or not value["messages"]:
-            raise ValueError("messages is not a list with an entry")
-        return Prompt(body={k: v for k, v in value.items() if k not in OWN_KEYS}, output_tokens=output)
-    if not isinstance(value.get("prompt"), str) or not value["prompt"]:
-        raise ValueError("it has neither messages nor a prompt that is a text")
-    for key in value:
-        if key != "prompt" and key not in OUTPUT_KEYS:
-            ignored[key] = ignored.get(key, 0) + 1
-    return Prompt(text=value["prompt"], output_tokens=output)
-
-
-def _output_length(value: dict[str, Any]) -> int | None:
-    for key in OUTPUT_KEYS:
-        length = value.get(key)
-        if length is None:
-            continue
-        if not isinstance(length, int) or isinstance(length, bool) or length < 1:
-            raise ValueError(f"{key} is {length!r}, not a number of tokens")
-        return length
-    return None
-
-
-def _reason(error: ValueError) -> str:
-    if isinstance(error, orjson.JSONDecodeError):
-        return f"not JSON ({error.msg})"
-    return "not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
-
-
-def _remedy(plain: bool) -> str:
-    if plain:
-        return "write one prompt a line, in UTF-8"
-    return 'write one JSON value a line: "text" or {"prompt": "text", "output_len": 64}; name plain text *.txt'
 
 
 def _span(lengths: list[int | None]) -> str:

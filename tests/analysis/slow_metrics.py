@@ -126,6 +126,9 @@ def itl_of(r: Record) -> tuple[list[float], int]:
 
 def tokens_between(r: Record, start: int, end: int) -> tuple[float, float]:
     """(tokens that arrived in [start, end], of them by estimate)."""
+    if "not_streamed" in r.flags and not (r.events and r.events.gap_us):
+        here = r.last_token_ns is not None and start <= r.last_token_ns <= end
+        return float(r.output_tokens.count or 0) if here else 0.0, 0.0
     if r.events is not None:
         hits = [t for at, t in zip(stamps(r), tokens_by_event(r), strict=True) if start <= at <= end]
         return sum(t for t, _ in hits), sum(t for t, guessed in hits if guessed)

@@ -15,7 +15,7 @@ from loadgen.analysis.objectives import time_order
 from loadgen.analysis.window import peak_in_flight, steady_window
 from loadgen.errors import Failure
 from loadgen.log.columns import columns
-from loadgen.records import FAILED_OUTCOMES, Observation, Record, Slo, StepSummary, Window
+from loadgen.records import FAILED_OUTCOMES, Events, Observation, Record, Slo, StepSummary, Window
 from loadgen.slo import parse_slo
 from tests.analysis import slow_metrics as slow
 from tests.analysis.record_samples import steps
@@ -90,8 +90,10 @@ def test_tokens_of_all_phases_count_by_arrival() -> None:
     wide = one([warm, mine, filler, failed], observation=observed(100, 500))
     assert wide.output_throughput is not None
     assert wide.output_throughput.value == pytest.approx((21 + 30 + 29) / 0.4)
+    assert wide.completion_rate is not None
+    assert wide.completion_rate.value == pytest.approx(2 / 0.4)
     assert wide.request_throughput is not None
-    assert wide.request_throughput.value == pytest.approx(2 / 0.4)
+    assert wide.request_throughput.value == pytest.approx(1 / 0.4)  # the warm-up's is in the other alone
     assert wide.attempt_rate == pytest.approx(3 / 0.4)
 
 
@@ -119,8 +121,10 @@ def test_rates_are_the_definitions(records: list[Record], start: int, length: in
     if total > 1e-9:
         assert s.estimated_token_share == pytest.approx(sum(t for _, t in placed) / total)
     assert s.request_throughput is not None
-    done = sum(w.start_ns <= r.done_ns <= w.end_ns for r in ok)
-    assert s.request_throughput.value * w.seconds == pytest.approx(done)
+    assert s.completion_rate is not None
+    done = [r.phase for r in ok if w.start_ns <= r.done_ns <= w.end_ns]
+    assert s.completion_rate.value * w.seconds == pytest.approx(len(done))
+    assert s.request_throughput.value * w.seconds == pytest.approx(done.count("measured"))
     held = sum(max(0, min(r.done_ns, w.end_ns) - max(r.sent_ns, w.start_ns)) for r in mine if r.sent_ns is not None)
     assert s.littles_law_residual == (pytest.approx(-1) if held else None)
     assert peak_in_flight(columns(mine)) == slow.peak(mine)
@@ -216,8 +220,8 @@ def test_success_and_attempts_stand_side_by_side() -> None:
         for i in range(10)
     ]
     s = one([*good, *bad])
-    assert s.request_throughput is not None
-    assert (s.request_throughput.value, s.attempt_rate) == pytest.approx((1.0, 2.0))
+    assert s.completion_rate is not None
+    assert (s.completion_rate.value, s.attempt_rate) == pytest.approx((1.0, 2.0))
     assert (s.failed, s.judged, s.errors) == (10, 20, (("http 503: m0", 10),))
     assert s.latency["ttft"].max == 500
 
@@ -233,6 +237,17 @@ def test_not_streamed_has_no_ttft() -> None:
     assert (s.latency["ttft"].n, s.latency["itl"].n, s.latency["e2e"].n) == (0, 0, 200)
     assert s.objectives[0].verdict == "inconclusive"
     assert s.objectives[0].exceedance is None
+
+
+@pytest.mark.parametrize("logged", [True, False])
+def test_not_streamed_tokens_arrive_with_the_end_of_the_body(logged: bool) -> None:
+    events = Events() if logged else None
+    r = [replace(record(str(i), i, i + 90, i + 90, n=20), flags=("not_streamed",), events=events) for i in range(200)]
+    s = one(r)
+    assert s.window is not None and s.output_throughput is not None
+    arrived = sum(20 for each in r if s.window.start_ns <= (each.last_token_ns or 0) <= s.window.end_ns)
+    assert s.output_throughput.value == pytest.approx(arrived / s.window.seconds)
+    assert s.estimated_token_share == 0
 
 
 def test_goodput_and_attainment() -> None:
@@ -354,5 +369,5 @@ def test_start_burst_and_drain_do_not_move_steady_figures() -> None:
 
     for s in (step(64), step(640)):
         assert s.latency["ttft"].at(95.0).value == pytest.approx(3200)  # type: ignore[union-attr]
-        assert s.request_throughput is not None
-        assert s.request_throughput.value == pytest.approx(10, rel=0.02)
+        assert s.completion_rate is not None
+        assert s.completion_rate.value == pytest.approx(10, rel=0.02)

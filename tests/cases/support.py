@@ -27,6 +27,7 @@ from loadgen.client.dialects import DIALECTS
 from loadgen.client.dialects.base import RequestOptions
 from loadgen.client.driver import StepPlan, run_step
 from loadgen.client.exchange import HttpxSender, Timeouts
+from loadgen.client.retry import NO_RETRY, Retry
 from loadgen.client.sender import Sender
 from loadgen.client.transport import Access, open_client
 from loadgen.errors import Exit
@@ -109,6 +110,8 @@ def step(
     prompt: Prompt = PROMPT,
     warmup: int | None = None,
     max_error_rate: float = 1.0,
+    retry: Retry = NO_RETRY,
+    server: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> tuple[list[Record], Observation, ScriptedServer]:
     """One closed-loop step of so many measured requests."""
@@ -121,11 +124,12 @@ def step(
         requests=requests,
         max_error_rate=max_error_rate,
         drain_s=5.0,
+        retry=retry,
     )
 
     async def main() -> tuple[Observation, ScriptedServer]:
         async with (
-            ScriptedServer(handler) as fake,
+            ScriptedServer(handler, **(server or {})) as fake,
             make_sender(fake.url, connections=concurrency, **options) as sender,
         ):
             seen = await run_step(
@@ -322,6 +326,11 @@ def went_well(ran: Ran) -> None:
     assert ran.code in (Exit.DONE, Exit.UNDECIDED), ran.err
     if ran.code == Exit.UNDECIDED:
         assert any(step["client_limit"] for step in ran.report()["steps"])
+
+
+def disturbed(ran: Ran) -> bool:
+    """Did the run find that this machine, which server and client share, was too busy to say anything of the server?"""
+    return bool(ran.manifest["stop"]["reason"] == "client_bound")
 
 
 def strict_json(text: str) -> Any:

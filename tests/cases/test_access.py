@@ -99,12 +99,23 @@ def planted(*places: str) -> tuple[dict[str, str], list[str], str]:
             flags += ["--header", f"Cookie: theme=dark; session={secret}"]
         elif place == "query":
             query = f"?a=1&api-key={secret}"
+        elif place == "second":
+            flags.append("SECOND")
+        elif place == "metrics":
+            flags += ["--metrics-url", "METRICS"]
         elif place == "body":
             flags += ["--extra-body", json.dumps({"deep": [{"user_token": secret}]})]
     return environment, flags, query
 
 
-PLACES = [("key", "header", "cookie", "query", "body"), ("variable", "joined"), ("file",), ("basic",), ("scheme",)]
+PLACES = [
+    ("key", "header", "cookie", "query", "body"),
+    ("variable", "joined", "second"),
+    ("file", "metrics"),
+    ("basic",),
+    ("scheme",),
+]
+METRICS = b"# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running 1.0\nvllm:num_requests_waiting 0.0\n"
 
 
 def echo(request: Request) -> str:
@@ -115,7 +126,7 @@ def echo(request: Request) -> str:
 def leaky(request: Request) -> Any:
     """Answers a few requests, so that the run starts; then fails in every way, echoing what it was sent."""
     if request.method == "GET":
-        return None
+        return reply(METRICS, content_type="text/plain") if request.path.startswith("/metrics") else None
     n, said = request.number, echo(request)
     ways: list[Any] = [
         error_reply(400, f"bad key {said}"),
@@ -128,7 +139,7 @@ def leaky(request: Request) -> Any:
         [Head(), Raw(b"data: " + said.encode() + b"\n\n")],
         answer(request),
     ]
-    return answer(request) if n < 12 else ways[n % len(ways)]
+    return answer(request) if n < 24 else ways[n % len(ways)]
 
 
 @pytest.mark.parametrize("places", PLACES, ids="-".join)
@@ -138,10 +149,15 @@ def test_x06_no_secret_in_any_output(places: tuple[str, ...], tmp_path: Path) ->
     file.write_text(TAG.format("file"))
     secrets = [BASIC if place == "basic" else TAG.format(place) for place in places]
     with ThreadedServer(leaky) as server:
+        stand_ins = {
+            "FILE": str(file),
+            "SECOND": f"{server.url}?token={TAG.format('second')}",
+            "METRICS": f"{server.url}/metrics?access_token={TAG.format('metrics')}",
+        }
         ran = subprocess.run(
             subprocess_arguments(
                 *("run", server.url + query, "-c", "2", "--requests", "40", "--max-error-rate", "100%"),
-                *("-o", str(runs), *(str(file) if flag == "FILE" else flag for flag in flags)),
+                *("-o", str(runs), *(stand_ins.get(flag, flag) for flag in flags)),
             ),
             env={**os.environ, **environment},
             capture_output=True,

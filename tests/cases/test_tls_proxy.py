@@ -6,6 +6,7 @@ import socket
 import ssl
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
@@ -277,6 +278,44 @@ def test_x08_x06_a_proxys_password_is_shown_nowhere(proxy: Proxy, tmp_path: Path
     assert SECRET.encode() not in everything(ran, runs)
     assert BASIC.encode() not in everything(ran, runs)
     assert proxy.url.encode() in everything(ran, runs)
+
+
+class Socks(Proxy):
+    """A SOCKS 5 proxy that wants a password (RFC 1928, RFC 1929). `seen` are the user names and passwords it got."""
+
+    def _serve(self, client: socket.socket) -> None:
+        with suppress(OSError), client:
+            assert client.recv(2)[0] == 5
+            client.recv(16)  # the methods
+            client.sendall(b"\x05\x02")
+            self.seen.append(client.recv(600)[1:].decode())
+            client.sendall(b"\x01\x00")
+            asked = client.recv(600)
+            size = 4 if asked[3] == 1 else asked[4] + 1
+            host = socket.inet_ntoa(asked[4:8]) if asked[3] == 1 else asked[5 : 4 + size].decode()
+            time.sleep(0.05)
+            with socket.create_connection((host, int.from_bytes(asked[4 + size : 6 + size], "big"))) as server:
+                client.sendall(b"\x05\x00\x00\x01" + bytes(6))
+                back = threading.Thread(target=self._pump, args=(server, client), daemon=True)
+                back.start()
+                self._pump(client, server)
+                back.join()
+
+
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
+def test_x08_through_a_socks_proxy(tls: bool, authority: trustme.CA, ca_file: str, tmp_path: Path) -> None:
+    pytest.importorskip("socksio")
+    with Socks() as proxy, tls_server(authority) if tls else ThreadedServer(posts(answer)) as server:
+        address = proxy.url.replace("http://", f"socks5://user:{SECRET}@")
+        flags = ("--proxy", address, *(("--ca-file", ca_file) if tls else ()))
+        ran = loadgen("run", server.url, *QUICK, *flags, output=tmp_path)
+    went_well(ran)
+    assert set(proxy.seen) == {f"\x04user{chr(len(SECRET))}{SECRET}"}
+    fresh = [record for record in ran.records() if record.connect is not None]
+    assert fresh
+    for record in fresh:  # the proxy takes 50 ms to connect, which is no part of any latency
+        assert (record.sent_ns or 0) - record.scheduled_ns >= 50e6
+    assert SECRET not in ran.said
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:9", f"ftp://user:{SECRET}@h", "http://", "http://[::1", "nonsense"])

@@ -19,7 +19,7 @@ from loadgen.client.transport import Access, open_client
 from loadgen.records import Prompt
 from loadgen.simulator.scripted import Request, ScriptedServer, ThreadedServer, error_reply
 from loadgen.workload.plain import PlainWorkload
-from tests.cases.support import MakeSender, Ran, answer, loadgen, posts, summary_of, went_well, words_of
+from tests.cases.support import MakeSender, Ran, answer, disturbed, loadgen, posts, summary_of, went_well, words_of
 
 QUICK = ("-c", "2", "--requests", "6", "--output-len", "8")
 
@@ -132,13 +132,14 @@ def test_t05_no_tokenizer_is_needed(usage: bool, tmp_path: Path) -> None:
             request.json.pop("stream_options", None)
         return answer(request)
 
+    loaded = {*sys.modules}
     with ThreadedServer(posts(reply, ["my-alias"])) as server:
         ran = loadgen("run", server.url, *QUICK, "--model", "my-alias", output=tmp_path)
         assert {request.json["model"] for request in server.requests if request.json} == {"my-alias"}
     went_well(ran)
     assert {r.output_tokens.source for r in ran.records()} == {"usage" if usage else "events"}
     assert ("no usage" in ran.said) == (not usage)
-    assert not {"transformers", "tokenizers", "huggingface_hub"} & {*sys.modules}
+    assert not {"transformers", "tokenizers", "huggingface_hub"} & ({*sys.modules} - loaded)
 
 
 PROMPTS = ('{"prompt": "one two"}\n"three"\n', '{"messages": [{"role": "user", "content": "x"}]}\n')
@@ -221,7 +222,7 @@ class PrefixCache:
     def __call__(self, request: Request) -> Any:
         words = words_of(request)
         key = hashlib.sha256(" ".join(words[: self.words]).encode()).hexdigest()
-        hit = key in self.seen
+        hit = key in self.seen and len(words) >= self.words  # what is shorter than a block is not kept
         self.seen.add(key)
         self.hits += hit
         self.prompts.append(" ".join(words))
@@ -247,6 +248,32 @@ def test_t08_no_prompt_warms_another_across_steps_and_runs(seed: tuple[str, ...]
         common = {*first} & {*second}  # on a busy machine a run may end early
         assert len(common) > 8
         assert all(first[name] == second[name] for name in common)
+
+
+def test_t08_nor_across_workers(tmp_path: Path) -> None:
+    cache = PrefixCache()
+    shape = ("--workers", "3", "--levels", "3,6", "--requests", "12", *LADDER[4:], "--seed", "7")
+    with ThreadedServer(posts(cache)) as server:
+        ran = loadgen("sweep", server.url, *shape, output=tmp_path)
+    assert cache.hits == 0
+    if not disturbed(ran):
+        went_well(ran)
+        assert len({r.worker for r in ran.records()}) == 3
+        assert len(cache.prompts) > 2 * 12
+
+
+def test_t09_prompts_of_a_length_share_nothing(tmp_path: Path) -> None:
+    """The whole has the length asked for, and no half of one prompt is that of another."""
+    cache = PrefixCache()
+    shape = ("-c", "2", "--requests", "10", "--input-len", "200", "--output-len", "2")
+    with ThreadedServer(posts(cache)) as server:
+        ran = loadgen("run", server.url, *shape, output=tmp_path)
+    measured = ran.records("measured")
+    assert {r.input_tokens.asked for r in measured} == {200}
+    assert all(abs((r.input_tokens.server or 0) - 200) <= 4 for r in measured)
+    prompts = [words for words in map(str.split, cache.prompts) if len(words) > 100]  # not the preflight's small ones
+    halves = [" ".join(half) for words in prompts for half in (words[: len(words) // 2], words[len(words) // 2 :])]
+    assert len({*halves}) == len(halves) >= 2 * len(measured)
 
 
 def test_t08_the_same_text_is_repeated_only_when_asked_for_and_its_hits_are_told(tmp_path: Path) -> None:

@@ -92,6 +92,7 @@ VALUES = [  # flag, text, words of the message
         ("--extra-body", text, "not JSON")
         for text in ("{", "", "{'a': 1}", '{"a": NaN}', '{"a": "\\ud800"}', "[" * 9999)
     ),
+    ("--extra-body", '{"seed": 18446744073709551616}', "past 64 bits"),
     *(("--extra-body", text, "JSON object") for text in ("[1]", "3", "null", '"x"')),
     *(("--extra-body", text, "cannot be read") for text in ("@", "@/nonexistent", "@/tmp")),
     *(("--describe", text, "KEY=VALUE") for text in ("gpu", "=x", "")),
@@ -113,9 +114,9 @@ VALUES = [  # flag, text, words of the message
 
 COMBINATIONS = [
     ([], "nothing to measure", "--simulate"),
-    ([""], "nothing to measure", "--simulate"),
+    ([""], "the address of the server is empty", "http://HOST:PORT"),
     ([NOWHERE, "--simulate"], "exclude each other", "leave one"),
-    ([NOWHERE, "more"], "unexpected extra argument", "--help"),
+    ([NOWHERE, "ftp://more"], "scheme ftp", "http://HOST:PORT"),
     ([NOWHERE, "--duration", "5s", "--requests", "9"], "exclude each other", "leave one"),
     ([NOWHERE, "--max-cost", "5"], "--max-cost needs prices", "--price 0.15/0.60"),
     ([NOWHERE, "--price", "1/2"], "--price does nothing without --max-cost", "--max-cost"),

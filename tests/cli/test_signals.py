@@ -210,7 +210,7 @@ def test_sigkill_leaves_a_log_that_holds_all_that_was_finished(tmp_path: Path, c
 def test_one_ctrl_c_lets_what_is_in_flight_finish_and_sends_nothing_more(tmp_path: Path) -> None:
     with ExitStack() as stack:
         victim = Victim(stack, tmp_path / "out", wait_ms=400.0)
-        assert victim.at(3 + 1 + 1)
+        assert victim.at(5 + 1 + 1)
         before = time.monotonic()
         victim.signal(signal.SIGINT)
         said = finish(victim.process, 30)

@@ -22,7 +22,8 @@ from loadgen.client.dialects import DIALECTS
 from loadgen.client.dialects.base import Dialect, RequestOptions
 from loadgen.client.discovery import Answer, choose_model, discover, read_answers
 from loadgen.client.exchange import HttpxSender, Timeouts
-from loadgen.client.preflight import Prepared, check_context, preflight, wait_ready, without_refused
+from loadgen.client.fits import check_context
+from loadgen.client.preflight import Prepared, preflight, wait_ready, without_refused
 from loadgen.client.remedies import PreflightError
 from loadgen.client.target import resolve
 from loadgen.client.transport import Access, open_client
@@ -43,6 +44,7 @@ from loadgen.simulator.scripted import (
     error_reply,
     json_reply,
     models_reply,
+    reply,
 )
 from loadgen.workload.plain import PlainWorkload, plain_workload
 
@@ -156,11 +158,12 @@ def test_a_good_server_is_prepared_with_all_it_told() -> None:
     assert result.facts.warnings == ()
     assert result.options == RequestOptions("m", force_length=True)
     assert [(r.id, r.phase, r.step, r.outcome) for r in result.records] == [
-        (f"p-{i:06d}", "preflight", 0, "ok") for i in (1, 2, 3)
+        (f"p-{i:06d}", "preflight", 0, "ok") for i in (1, 2, 3, 4, 5)
     ]
     assert sum(r.method == "POST" for r in requests) == len(result.records)
     assert result.records[-1].output_tokens.count == 16
     assert result.deviation == 0
+    assert result.exact == "usage"
     assert all(r.path.startswith("/v1/chat/completions") for r in requests if r.method == "POST")
 
 
@@ -469,6 +472,10 @@ def moved(where: str) -> Any:
     return json_reply({}, 307, Location=where)
 
 
+WRONG_FIELD = {"detail": [{"loc": ["body", "n"], "msg": "too big", "type": "value_error"}]}
+TGI = {"error": "`inputs` must have less than 9 tokens. Given: 16", "error_type": "validation"}
+PAGE = b"<html><title>404 Not here</title><p>nginx"
+
 FAILURES: list[tuple[str, Any, list[str], list[str], bool]] = [
     ("401", lambda r: error_reply(401, "no key"), ["401: no key"], ["no key was sent", "LOADGEN_API_KEY"], False),
     ("403", lambda r: error_reply(403, "no"), ["answered 403"], ["--api-key-env", "--api-key-file"], False),
@@ -478,6 +485,14 @@ FAILURES: list[tuple[str, Any, list[str], list[str], bool]] = [
     ("400", lambda r: error_reply(400, "temperature must be"), ["400: temperature must be"], ["--dry-run"], False),
     ("400 too long", lambda r: error_reply(400, "maximum context length is 5"), ["context"], ["--input-len"], False),
     ("400 name", lambda r: error_reply(400, "use 'max_completion_tokens' instead"), ["400"], ["--extra-body"], False),
+    ("422 list", lambda r: json_reply(WRONG_FIELD, 422), ["422: body.n: too big"], ["--dry-run"], False),
+    ("422 TGI", lambda r: json_reply(TGI, 422), ["422: `inputs` must have"], ["--input-len"], False),
+    ("400 string", lambda r: json_reply({"error": "bad seed"}, 400), ["400: bad seed"], ["--extra-body"], False),
+    ("400 text", lambda r: reply(b"no such tool", 400, "text/plain"), ["400: no such tool"], ["--dry-run"], False),
+    ("404 page", lambda r: reply(PAGE, 404, "text/html"), ["404: 404 Not here"], ["path"], True),
+    ("moved path", lambda r: moved("/v2/chat"), ["307: redirected to http://", "/v2/chat"], ["give http://"], False),
+    ("moved to TLS", lambda r: moved(f"https://{r.headers['host']}{r.path}"), ["https://"], ["write https://"], False),
+    ("moved nowhere", lambda r: json_reply({}, 302), ["302: redirected to nowhere"], ["check the address"], False),
     ("429", lambda r: error_reply(429, "slow down"), ["429: slow down"], ["limit"], True),
     ("500", lambda r: error_reply(500, "boom"), ["500: boom"], ["log"], True),
     ("503", lambda r: error_reply(503, "Loading model"), ["503: Loading model"], ["--wait-ready"], True),

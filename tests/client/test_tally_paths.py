@@ -18,7 +18,7 @@ from loadgen.client.plain import learn
 from loadgen.client.sse import SSEEvent
 from loadgen.client.tally import HOLD_BYTES, Tally, TallyResult
 from tests.client.captures import STREAMED, body_of
-from tests.client.slow_tally import Read, slow_tally
+from tests.client.reference_reader import Read, figures_of, reference
 from tests.client.streams import CU, DONE, ERROR, FIN, IDS, MS, ROLE, SENT, TOOL, C, J, U, chunk
 
 LIMIT = HOLD_BYTES + 400  # as in life: what is too long is also too much to hold
@@ -76,7 +76,7 @@ def in_turns(
 def same(dialect: Dialect, reads: list[Read], clean: bool | None, asked: int | None, turns: list[int]) -> TallyResult:
     end = None if clean is None else ((reads[-1].stamp_ns if reads else SENT) + MS, clean)
     result = in_turns(dialect, reads, end, asked, turns)
-    assert result == slow_tally(dialect, SENT, reads, end, asked, limit=LIMIT)
+    assert figures_of(result) == reference(dialect.name, SENT, reads, end, asked, limit=LIMIT).compared()
     return result
 
 
@@ -412,7 +412,8 @@ def test_one_thread_reads_while_another_parses() -> None:
         tally.parse_pending(3)
     thread.join()
     tally.close(reads[-1].stamp_ns)
-    assert tally.result(None) == slow_tally(DIALECTS["chat"], SENT, reads, (reads[-1].stamp_ns, True), None)
+    expected = reference("chat", SENT, reads, (reads[-1].stamp_ns, True), None)
+    assert figures_of(tally.result(None)) == expected.compared()
 
 
 def test_a_read_that_comes_in_the_middle_of_a_parse() -> None:

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.client.target import PATHS, mask, resolve
+from loadgen.client.dialects import DIALECTS
+from loadgen.client.target import PATHS, TEXTLESS, mask, resolve
 from loadgen.errors import Exit, UsageError
 
 CHAT = "http://h:8000/v1/chat/completions"
@@ -58,6 +59,11 @@ CHAT = "http://h:8000/v1/chat/completions"
             "https://x/openai/deployments/g/chat/completions?api-version=2024-10-21",
         ),
         ("https://x/openai/deployments/g", "https://x/openai/deployments/g/chat/completions"),
+        ("http://h/v1/responses", "http://h/v1/responses"),
+        ("http://h/pre/v1/responses/", "http://h/pre/v1/responses"),
+        ("http://h/generate_stream", "http://h/generate_stream"),
+        ("http://h:11434/api/chat", "http://h:11434/api/chat"),
+        ("http://h:11434/pre/API/generate", "http://h:11434/pre/api/generate"),
     ],
 )
 def test_x01_every_form_gives_the_one_url(typed: str, url: str) -> None:
@@ -121,10 +127,18 @@ def test_the_address_chooses_the_endpoint_unless_it_was_asked_for() -> None:
         ("http://h,g:8000", "cannot be a host"),
         ("http://-h", "cannot be a host"),
         ("http://a..b", "cannot be a host"),
-        ("http://h/v1/responses", "not spoken"),
-        ("http://h/v1/embeddings", "not spoken"),
+        ("http://h/v1/messages", "not spoken"),
         ("http://h/generate", "not spoken"),
-        ("http://h:11434/api/chat", "not spoken"),
+        ("http://h/v1/embeddings", "makes embeddings"),
+        ("http://h/embed", "makes embeddings"),
+        ("http://h:11434/api/embed", "makes embeddings"),
+        ("http://h/pre/v1/embeddings", "makes embeddings"),
+        ("http://h/v1/rerank", "ranks texts"),
+        ("http://h/v2/rerank", "ranks texts"),
+        ("http://h/score", "ranks texts"),
+        ("http://h/v1/classify", "classifies"),
+        ("http://h/v1/images/generations", "makes pictures"),
+        ("http://h/v1/audio/transcriptions", "is for sound"),
     ],
 )
 def test_what_cannot_be_meant_is_one_sentence_with_a_remedy(typed: str, part: str) -> None:
@@ -171,7 +185,7 @@ def test_mask_hides_values_of_key_like_names_only() -> None:
 SEGMENT = st.from_regex(r"[a-z][a-z0-9\-]{0,8}", fullmatch=True).filter(
     lambda s: (
         s not in {"completions", "models", "docs", "health", "metrics", "version", "openai", "generate"}
-        and s not in {"responses", "embeddings", "messages", "rerank", "audio", "images"}
+        and s not in {"responses", "messages", "generate_stream", "api", *TEXTLESS}
         and not (s[0] == "v" and s[1:2].isdigit())
     )
 )
@@ -199,7 +213,7 @@ def test_all_forms_of_one_server_agree(
 ) -> None:
     origin = scheme + host + (f":{port}" if port else "")
     path = "".join(f"/{part}" for part in prefix)
-    below = "" if endpoint == "generate_stream" else "/v1"  # TGI's own API stands beside it
+    below = "" if endpoint and DIALECTS[endpoint].at_root else "/v1"  # the others stand beside it
     tail = below + PATHS[endpoint] if endpoint else "/v1" if version else ""
     target = resolve(origin + path + tail + slash + query)
     expected = scheme.lower() + host + (f":{port}" if port else "") + path + below + PATHS[endpoint or "chat"] + query
@@ -208,6 +222,26 @@ def test_all_forms_of_one_server_agree(
     assert resolve(target.url).url == target.url
     other = resolve(target.base + query, target.endpoint)
     assert (other.url, other.root) == (target.url, target.root)
+
+
+@pytest.mark.parametrize("name", ["embeddings", "rerank", "score", "images", "audio"])
+def test_an_endpoint_that_generates_no_text_is_refused_by_name(name: str) -> None:
+    with pytest.raises(UsageError, match="no text is generated there") as caught:
+        resolve("http://h", name)
+    assert "chat" in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("typed", "endpoint", "models"),
+    [
+        ("http://h/pre", "chat", "http://h/pre/v1/models"),
+        ("http://h/v1?a=1", "responses", "http://h/v1/models?a=1"),
+        ("http://h/pre", "generate_stream", "http://h/pre/v1/models"),
+        ("http://h/v1", "ollama_chat", "http://h/v1/models"),
+    ],
+)
+def test_where_the_models_are_listed(typed: str, endpoint: str, models: str) -> None:
+    assert resolve(typed, endpoint).models_url == models
 
 
 @given(st.text(max_size=40))

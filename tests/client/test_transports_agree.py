@@ -21,9 +21,12 @@ from hypothesis import strategies as st
 
 from loadgen.client.dialects import DIALECTS
 from loadgen.client.dialects.base import RequestOptions
+from loadgen.client.discovery import context_of, discover
 from loadgen.client.exchange import HttpxSender, Timeouts
+from loadgen.client.target import resolve
 from loadgen.client.transport import Access, open_client
 from loadgen.records import Prompt, Record, RequestSpec
+from tests.client.captures import endpoint_of, told_by
 
 CAPTURES = sorted((Path(__file__).parent.parent / "data" / "captures").glob("*.raw"))
 SPEC = RequestSpec("s1-000000", Prompt("hi", 5, 8), 1, 1, "measured")
@@ -100,11 +103,47 @@ def compare(raw: bytes, cuts: list[int], endpoint: str, *, reset: bool = False) 
 def test_every_capture_gives_the_same_record(path: Path, pieces: int) -> None:
     raw = path.read_bytes()
     cuts = sorted(random.Random(path.stem).sample(range(1, len(raw)), pieces - 1))
-    record = compare(raw, cuts, "completions" if "-comp-" in path.stem else "chat")
+    record = compare(raw, cuts, endpoint_of(path.stem))
     if "-err-" in path.stem:
         assert record["outcome"] == "error" and record["error"][0] == "http"
-    elif path.stem.startswith(("vllm-chat", "vllm-comp")):
+    elif path.stem.startswith(("vllm-chat", "vllm-comp", "vllm-resp", "vllm-tools")):
         assert record["outcome"] == "ok"
+        prompt, output = told_by(path.stem)
+        assert record["input_tokens"].server == prompt
+        if output is not None:
+            assert (record["output_tokens"].count, record["output_tokens"].source) == (output, "usage")
+        assert ("not_streamed" in record["flags"]) == ("nonstream" in path.stem)
+        assert record["streamed"] and record["first_token_ns"] != ("nonstream" in path.stem)
+
+
+@pytest.mark.parametrize("arm", ["kernel", "httpx"])
+def test_captured_listings_are_read(arm: str) -> None:
+    """The model list, the version and the settings among the metrics, from a socket."""
+    folder = CAPTURES[0].parent
+
+    def answers(path: str) -> bytes:
+        name = {"/v1/models": "models", "/version": "version", "/metrics": "metrics"}.get(path, "err-notfound")
+        return (folder / f"vllm-{name}.raw").read_bytes()
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        writer.write(answers(head.split()[1].decode()))
+        await writer.drain()
+        writer.close()
+
+    async def main() -> Any:
+        server = await asyncio.start_server(connected, "127.0.0.1", 0)
+        try:
+            async with open_client(ARMS[arm], 4, tls=False) as client:
+                port = server.sockets[0].getsockname()[1]
+                return await discover(client, resolve(f"http://127.0.0.1:{port}"))
+        finally:
+            server.close()
+
+    found = asyncio.run(main())
+    assert (found.kind, found.version, [model.id for model in found.models]) == ("vllm", "0.32.0", ["tiny"])
+    assert context_of(found, "tiny") == 2048
+    assert found.flags["enable_prefix_caching"] in ("True", "False")
 
 
 USAGE = next(path for path in CAPTURES if path.stem == "vllm-chat-continuous-usage").read_bytes()
@@ -120,6 +159,31 @@ def test_a_stream_that_breaks_off_anywhere_is_the_same_record(end: int, reset: b
         assert record["outcome"] == "ok"
     elif b'"finish_reason":"length"' not in body:
         assert record["outcome"] in ("error", "incomplete")
+
+
+LINES = (
+    b'{"message":{"role":"assistant","thinking":"t","content":""},"done":false}\n'
+    b'{"message":{"content":"a"},"done":false}\n'
+    b'{"message":{"content":"","tool_calls":[{"function":{"name":"f","arguments":{"a":1}}}]},"done":false}\n'
+    b'{"message":{"content":""},"done":true,"done_reason":"stop","prompt_eval_count":5,"eval_count":3}\n'
+)
+TYPED = next(path for path in CAPTURES if path.stem == "vllm-resp-tools").read_bytes()
+OTHERS = {
+    "ollama_chat": b"HTTP/1.1 200 OK\r\nContent-Type: application/x-ndjson\r\nContent-Length: %d\r\n\r\n%b"
+    % (len(LINES), LINES),
+    "responses": TYPED,
+}
+
+
+@pytest.mark.parametrize("endpoint", OTHERS)
+@given(share=st.floats(0, 1), reset=st.booleans(), cuts=st.lists(st.integers(1, 4000), max_size=6))
+@settings(max_examples=10)
+def test_other_apis_are_the_same_record_too(endpoint: str, share: float, reset: bool, cuts: list[int]) -> None:
+    raw = OTHERS[endpoint]
+    raw = raw[: max(1, round(share * len(raw)))]
+    record = compare(raw, sorted({cut for cut in cuts if cut < len(raw)}), endpoint, reset=reset)
+    if raw == OTHERS[endpoint]:
+        assert record["outcome"] == "ok"
 
 
 def test_the_comparison_sees_a_difference() -> None:

@@ -83,7 +83,7 @@ def share(
 
     async def main(url: str) -> None:
         config = configuration(
-            f"{url}/v1/chat/completions", "chat", access=access, options=RequestOptions("m"), timeouts=Timeouts(),
+            [f"{url}/v1/chat/completions"], "chat", access=access, options=RequestOptions("m"), timeouts=Timeouts(),
             workload=workload, calibration=None, seed=3, run="r",
         )  # fmt: skip
         zero, control, out.budget = time.monotonic_ns(), Control(), budget()
@@ -311,7 +311,7 @@ def test_a_worker_that_is_gone_voids_the_step(tmp_path: Path, how: signal.Signal
     out, server = share(slow(30), 2, tmp_path, enough=lambda p: False, during=harm, drain_s=60.0)
     assert time.monotonic() - began < 30 + SILENT_S
     assert out.seen.ended == "client"
-    said = "killed (SIGKILL)" if how == signal.SIGKILL else f"silent for {SILENT_S:g} s"
+    said = "killed (SIGKILL)" if how == signal.SIGKILL else "was silent for"
     assert out.seen.detail.startswith("worker 2 of 2") and said in out.seen.detail
     assert all(count > 0 for count in out.parts), "what had ended is kept, the lost worker's as well"
     assert len(server.requests) - len(out.kept) <= 2, "all but what the lost worker had in flight"
@@ -353,7 +353,8 @@ def test_secrets_are_on_no_command_line(tmp_path: Path) -> None:
 @given(any_record)
 def test_what_is_told_of_a_record_is_what_it_was(record: Record) -> None:
     error = None if record.error is None else Failure(record.error.kind, record.error.message)
-    told = replace(record, error=error, finish_reason=None, excerpt=None, server_id=None, peer=None)
+    left_out = dict.fromkeys(("finish_reason", "excerpt", "server_id", "peer", "model", "source_id"))
+    told = replace(record, error=error, **left_out)
     assert unpack(orjson.loads(pack(record, events=True))) == told
     assert unpack(orjson.loads(pack(record, events=False))) == replace(told, events=None)
 

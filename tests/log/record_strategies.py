@@ -12,6 +12,7 @@ from loadgen.records import (
     OUTCOMES,
     PHASES,
     TOKEN_SOURCES,
+    Attempt,
     Connect,
     Events,
     InputTokens,
@@ -69,6 +70,7 @@ failures = st.builds(
     message=text,
     code=st.none() | st.integers(-(2**63), 2**63 - 1) | text,
     excerpt=st.none() | text,
+    retry_after_s=st.none() | st.integers(0, 10**6).map(float),
 )
 
 any_record = st.builds(
@@ -100,6 +102,11 @@ any_record = st.builds(
     server_id=st.none() | text,
     peer=st.none() | text,
     sent_bound_us=st.none() | st.integers(21, 10**9),
+    model=st.none() | text,
+    source_id=st.none() | text,
+    attempts=st.lists(st.builds(Attempt, st.none() | ns, st.none() | st.integers(100, 599), count), max_size=3).map(
+        tuple
+    ),
 )
 
 # Cells lose the white space around them, as in every spreadsheet; a NUL is no text in a CSV.
@@ -139,4 +146,6 @@ def measured_record(draw: st.DrawFn, name: str | None = None) -> Record:
         finish_reason=draw(st.none() | cell.filter(bool)),
         status=200,
         peer=draw(st.none() | cell.filter(bool)),
+        model=draw(st.none() | cell.filter(bool)),
+        source_id=draw(st.none() | cell.filter(bool)),
     )

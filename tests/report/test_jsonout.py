@@ -54,7 +54,17 @@ def test_every_key_of_ours_has_its_unit_and_the_others_are_in_the_table() -> Non
     step = as_json(records)["steps"][0]
     units = ("_ms", "_ns", "_s", "_tokens", "_requests", "_share", "_residual")
     bare = {"step", "verdict", "broke", "not_established", "sent", "judged", "outcomes", "flags", "errors", "ended"}
-    bare |= {"objectives", "estimated_itl", "client", "client_limit", "workers"}
+    bare |= {
+        "objectives",
+        "estimated_itl",
+        "client",
+        "client_limit",
+        "workers",
+        "retries",
+        "by_model",
+        "by_peer",
+        "server",
+    }
     for key, value in step.items():
         assert key in UNITS or key.endswith(units) or key in bare, (key, value)
 

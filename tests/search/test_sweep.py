@@ -189,6 +189,36 @@ def test_some_endings_stop_at_once(change: dict[str, object], reason: str, plan:
     assert "4 concurrent requests" in found.sentence
 
 
+REFUSED = {"verdict": "fail", "broke": ("errors",), "ended": "errors", "admitted": 20, "detail": "10 of 10 failed: 429"}
+
+
+@pytest.mark.parametrize("plan", [SLO, PLAIN, SweepPlan(levels=(8, 16, 32, 64), has_slo=True)])
+def test_an_admission_limit_is_named_with_its_number(plan: SweepPlan) -> None:
+    found = decide([*levels("8p 16p"), replace(level(32, "i"), **REFUSED)], plan)  # type: ignore[arg-type]
+    assert isinstance(found, Stop)
+    assert (found.reason, found.held, found.broke) == ("errors:admission_limit", 16, 32)
+    assert "answers about 20 requests at once and refuses more" in found.sentence
+    assert "at 32 concurrent requests, 10 of 10 failed: 429" in found.sentence
+    assert found.peak_throughput is not None and found.peak_throughput.value == 800
+
+
+def test_an_admission_limit_without_a_level_below_it_is_failure_with_the_number() -> None:
+    found = decide([replace(level(32, "i"), **REFUSED)], PLAIN)  # type: ignore[arg-type]
+    assert isinstance(found, Stop)
+    assert (found.reason, found.held) == ("errors", None)
+    assert "about 20 requests at once" in found.sentence
+
+
+@pytest.mark.parametrize("plan", [SLO, PLAIN])
+def test_failures_too_few_to_prove_do_not_end_a_sweep(plan: SweepPlan) -> None:
+    unsure = replace(level(4, "i"), broke=("errors",), error_rate=0.025)
+    found = decide([*levels("1p 2p"), unsure], plan)
+    assert isinstance(found, NextLevel) and found.concurrency == 8
+    last = decide([*levels("1p 2p"), unsure], replace(plan, max_level=4))
+    assert isinstance(last, Stop) and last.reason == "max_level"
+    assert last.peak_throughput is not None and last.peak_throughput.value == 200
+
+
 def test_a_given_list_is_run_to_its_end() -> None:
     plan = SweepPlan(levels=(1, 16, 4), has_slo=True)
     assert [decide(levels(h), plan).concurrency for h in ("", "1p", "1p 16f")] == [1, 16, 4]  # type: ignore[union-attr]

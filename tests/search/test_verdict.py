@@ -4,9 +4,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from loadgen.records import Estimate, ObjectiveCheck, Slo, StepSummary
-from loadgen.search.verdict import judge
+from loadgen.search.verdict import errors_verdict, judge
 from loadgen.slo import parse_slo
 
 BOTH = parse_slo(["ttft_p95=500ms", "tpot_p95=50ms"])
@@ -93,14 +95,56 @@ def test_without_objectives_a_level_is_measured() -> None:
     assert judge(replace(summary(judged=0)), BOTH).verdict == "inconclusive"
 
 
-def test_errors_break_a_level_whatever_the_latencies() -> None:
-    good = (check("ttft_p95", "pass"), check("tpot_p95", "pass"))
-    assert judge(summary(*good, failed=1), BOTH).verdict == "pass"
-    found = judge(summary(*good, failed=2), BOTH)
-    assert (found.verdict, found.broke, found.error_rate, found.p_hat_beyond) == ("fail", ("errors",), 0.02, True)
-    assert judge(summary(*good, failed=2), BOTH, max_error_rate=0.05).verdict == "pass"
-    assert judge(summary(failed=2), Slo()).broke == ("errors",)
-    assert judge(summary(*good, ended="errors"), BOTH).broke == ("errors",)
+GOOD = (check("ttft_p95", "pass"), check("tpot_p95", "pass"))
+
+
+@pytest.mark.parametrize(
+    ("judged", "failed", "allowed", "verdict"),
+    [
+        (100, 1, 0.01, "pass"),
+        (100, 2, 0.01, "inconclusive"),
+        (100, 3, 0.01, "inconclusive"),
+        (100, 4, 0.01, "fail"),
+        (40, 1, 0.01, "inconclusive"),
+        (40, 3, 0.01, "fail"),
+        (1000, 10, 0.01, "pass"),
+        (1000, 12, 0.01, "inconclusive"),
+        (1000, 20, 0.01, "fail"),
+        (2, 2, 0.01, "fail"),
+        (1, 1, 0.01, "fail"),
+        (100, 2, 0.05, "pass"),
+        (100, 1, 0.0, "fail"),
+        (100, 100, 1.0, "pass"),
+    ],
+)
+def test_errors_break_a_level_only_when_they_are_proven(judged: int, failed: int, allowed: float, verdict: str) -> None:
+    found = judge(summary(*GOOD, judged=judged, failed=failed), BOTH, max_error_rate=allowed)
+    assert (found.verdict, found.error_rate) == (verdict, failed / judged)
+    assert found.broke == (() if verdict == "pass" else ("errors",))
+    assert found.p_hat_beyond == (verdict == "fail"), "undecided errors do not steer the search"
+    without = judge(summary(judged=judged, failed=failed), Slo(), max_error_rate=allowed)
+    assert without.verdict == {"pass": "measured"}.get(verdict, verdict)
+
+
+def test_an_objective_that_is_broken_needs_no_decision_on_errors() -> None:
+    found = judge(summary(check("ttft_p95", "fail"), failed=2), BOTH)
+    assert (found.verdict, found.broke) == ("fail", ("ttft_p95",))
+    found = judge(summary(check("ttft_p95", "marginal"), failed=2), BOTH)
+    assert (found.verdict, found.broke) == ("inconclusive", ("ttft_p95", "errors"))
+
+
+def test_a_run_of_failures_breaks_a_level_however_few_were_measured() -> None:
+    assert judge(summary(*GOOD, ended="errors"), BOTH).broke == ("errors",)
+    assert judge(summary(judged=0, ended="errors"), Slo()).verdict == "fail"
+
+
+@given(st.integers(1, 500), st.integers(0, 500), st.sampled_from([0.0, 0.01, 0.05, 0.5]), st.integers(1, 20))
+def test_more_failures_are_never_a_better_verdict(n: int, failed: int, allowed: float, looks: int) -> None:
+    order = ["within", "undecided", "beyond"]
+    failed = min(failed, n)
+    found = [order.index(errors_verdict(k, n, allowed, looks)) for k in (failed, min(n, failed + 1))]
+    assert found == sorted(found)
+    assert order.index(errors_verdict(failed, n, allowed, looks)) <= order.index(errors_verdict(failed, n, allowed))
 
 
 def test_a_client_at_its_limit_voids_the_level() -> None:

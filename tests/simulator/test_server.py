@@ -6,6 +6,7 @@ import json
 import socket
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -14,6 +15,7 @@ import pytest
 
 from loadgen.errors import UsageError
 from loadgen.simulator.engine import EngineConfig
+from loadgen.simulator.presets import PRESETS
 from loadgen.simulator.process import SimulatorProcess
 from loadgen.simulator.server import MAX_LATE_S, EngineTask, bind
 
@@ -231,6 +233,45 @@ def test_metrics_count_what_was_done(url: str) -> None:
     assert grown['vllm:request_success_total{,finished_reason="length"}'] == 3
     assert (after["vllm:num_requests_running{}"], after["vllm:num_requests_waiting{}"]) == (0, 0)
     assert "loadgen:simulator_late_seconds{}" in after
+
+
+def test_metrics_tell_the_engines_truth() -> None:
+    """A prompt said twice is found in the prefix cache; drafted and accepted tokens, and the phases, are counted."""
+    config = replace(CONFIG, prefix_cache=True, kv_blocks=200, speculate=2, acceptance=0.5)
+    with SimulatorProcess(config) as simulator:
+        for text in (TEXT * 20, TEXT * 20, "Something else, " + TEXT * 20):
+            answer = post(simulator.url, CHAT, messages=[{"role": "user", "content": text}], max_tokens=40)
+            assert answer["usage"]["completion_tokens"] >= 1
+        seen = metrics(simulator.url)
+    tokens = answer["usage"]["prompt_tokens"] - 3  # of one of the two equal prompts: three tokens of words less
+    assert seen["vllm:prefix_cache_queries_total{}"] == 3 * tokens + 3
+    assert seen["vllm:prefix_cache_hits_total{}"] == (tokens - 1) // 16 * 16
+    assert 0 < seen["vllm:spec_decode_num_accepted_tokens_total{}"] < seen["vllm:spec_decode_num_draft_tokens_total{}"]
+    assert 0 <= seen["vllm:kv_cache_usage_perc{}"] < 1
+    for phase in ("queue", "prefill", "decode", "inference"):
+        name = f"vllm:request_{phase}_time_seconds"
+        assert seen[f"{name}_count{{}}"] == seen[f'{name}_bucket{{,le="+Inf"}}'] == 3
+    total = sum(seen[f"vllm:request_{phase}_time_seconds_sum{{}}"] for phase in ("prefill", "decode"))
+    assert seen["vllm:request_inference_time_seconds_sum{}"] == pytest.approx(total)
+
+
+def test_two_pools_and_a_machine_serve_as_one_engine_does() -> None:
+    config = replace(PRESETS["h100-llama-3.1-8b"], disaggregated=True, context_length=2048)
+    with SimulatorProcess(config) as simulator:
+        for length in (1, 30):
+            text = events(simulator.url, COMPLETIONS, prompt=[1] * 50, max_tokens=length, ignore_eos=True)
+            assert sum('"text":' in event for event in text) == length and text[-1] == "[DONE]"
+        wait_for(simulator.url, running=0, waiting=0)
+
+
+def test_the_context_ends_where_the_memory_does() -> None:
+    """A request that the KV memory cannot hold is refused as too long, as a real server's context would be set."""
+    with SimulatorProcess(replace(CONFIG, kv_blocks=10)) as simulator:
+        (model,) = json.loads(call(simulator.url, "GET", "/v1/models")[2])["data"]
+        assert model["max_model_len"] == 160
+        status, _, raw = call(simulator.url, "POST", COMPLETIONS, {"prompt": [1] * 100, "max_tokens": 61})
+        assert status == 400 and b"160 tokens" in raw
+        assert post(simulator.url, COMPLETIONS, prompt=[1] * 100, max_tokens=60, ignore_eos=True)["usage"]
 
 
 def wait_for(url: str, **wanted: float) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import random
 import statistics
+from dataclasses import asdict
 from itertools import islice
 
 import pytest
@@ -16,27 +18,26 @@ from loadgen.records import Prompt
 from loadgen.workload.prompts import (
     EVERY_WORD,
     OPENING_WORDS,
-    POOL_SENTENCES,
-    SENTENCE,
-    WORDS,
+    ROWS,
     Calibration,
     LengthRange,
     PromptStream,
     count_words,
     fit,
+    make_ids,
     make_text,
     parse_length,
 )
+from loadgen.workload.vocabulary import Vocabulary
+from loadgen.workload.words import POOL_WORDS, WORDS
 
 
 def toy_tokens(text: str, hard: float) -> int:
-    """A tokenizer of its own: words past the 64 commonest cost two or three tokens by chance, a full stop costs one."""
+    """A tokenizer of its own: words past the 64 commonest cost two or three tokens by chance."""
     total = 0
     for word in text.split():
-        bare = word.rstrip(".").lower()
-        chance = hashlib.sha256(bare.encode()).digest()[0] / 256
-        cost = 1 if bare in WORDS[:64] else 1 + (chance < hard) + (chance < hard / 3)
-        total += cost + word.endswith(".")
+        chance = hashlib.sha256(word.encode()).digest()[0] / 256
+        total += 1 if word in WORDS[:64] else 1 + (chance < hard) + (chance < hard / 3)
     return total
 
 
@@ -46,23 +47,22 @@ def test_the_word_list_is_what_the_text_relies_on() -> None:
 
 
 @given(st.integers(1, 3000), st.text(max_size=10), st.integers(0, 10**6))
-def test_a_text_has_exactly_the_words_asked_for(words: int, nonce: str, sentence: int) -> None:
-    text = make_text(words, nonce, sentence)
+def test_a_text_has_exactly_the_words_asked_for(words: int, nonce: str, row: int) -> None:
+    text = make_text(words, nonce, row)
     assert len(text.split(" ")) == len(text.split()) == count_words(text) == words
-    assert {word.rstrip(".").lower() for word in text.split()} <= set(WORDS)
+    assert set(text.split()) <= set(WORDS)
 
 
 def test_a_text_longer_than_the_pool_goes_round() -> None:
-    size = POOL_SENTENCES * SENTENCE
+    size = POOL_WORDS
     text = make_text(2 * size + 100, "n", 5).split()
     assert len(text) == 2 * size + 100
     assert text[OPENING_WORDS : OPENING_WORDS + 80] == text[OPENING_WORDS + size : OPENING_WORDS + size + 80]
 
 
-def test_after_the_opening_every_word_comes_once_and_stops_are_regular() -> None:
+def test_after_the_opening_every_word_comes_once() -> None:
     body = make_text(OPENING_WORDS + EVERY_WORD, "n").split()[OPENING_WORDS:]
-    assert sorted(word.rstrip(".").lower() for word in body) == sorted(WORDS)
-    assert [i for i, word in enumerate(body) if word.endswith(".")] == list(range(15, 512, SENTENCE))
+    assert sorted(body) == sorted(WORDS)
 
 
 def test_openings_differ_and_nothing_else_depends_on_the_nonce() -> None:
@@ -189,5 +189,31 @@ def test_a_prompt_is_cheap_next_to_a_join_over_its_words() -> None:
 
 def test_text_is_no_copy_of_itself_in_other_prompts() -> None:
     rng = random.Random(0)
-    halves = {make_text(1000, f"{i}", rng.randrange(POOL_SENTENCES))[3000:] for i in range(100)}
+    halves = {make_text(1000, f"{i}", rng.randrange(ROWS))[3000:] for i in range(100)}
     assert len(halves) > 90
+
+
+@given(st.integers(1, 3000), st.text(max_size=10), st.integers(0, 2000), st.integers(1, 700))
+def test_token_ids_are_exactly_so_many_and_of_those_given(tokens: int, nonce: str, row: int, n: int) -> None:
+    ids = tuple(range(100, 100 + n))
+    made = make_ids(ids, tokens, nonce, row)
+    assert len(made) == tokens
+    assert set(made) <= set(ids)
+
+
+@pytest.mark.parametrize("words", [None, WORDS[:100]], ids=["ids", "a vocabulary"])
+def test_a_stream_made_by_a_calibration_opens_with_the_nonce(words: tuple[str, ...] | None) -> None:
+    """Of token ids and of a vocabulary: exact lengths, openings of their own, and the same from a worker's JSON."""
+    ids = tuple(range(7, 500)) if words is None else ()
+    calibration = Calibration(9, 1, None if words is None else Vocabulary(10, WORDS[:3], words), ids)
+    again = Calibration.of(json.loads(json.dumps(asdict(calibration))))
+    assert again == calibration
+    texts = []
+    for nonce in ("a", "b"):
+        prompts = list(islice(PromptStream(7, nonce, LengthRange(40, 90), LengthRange(1, 9), again), 50))
+        for prompt in prompts:
+            made = prompt.text.split() if prompt.token_ids is None else prompt.token_ids
+            assert len(made) + (0 if words is None else 9) == prompt.input_tokens
+            texts.append(tuple(made))
+    assert len({made[:10] for made in texts}) == 100
+    assert [made[16:] for made in texts[:50]] == [made[16:] for made in texts[50:]]

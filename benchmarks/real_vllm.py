@@ -1,13 +1,14 @@
 """Does the log agree with the server's own counters? A table of runs against a real vLLM, to be read by a person.
 
-    python benchmarks/real_vllm.py http://127.0.0.1:8100 [CASE…]
+    python -m benchmarks.real_vllm http://127.0.0.1:8100 [CASE…]
 
 Each case is one `loadgen run` or `sweep`. The server's /metrics is read before its preflight and after its end, once
 the server is idle; nobody else may use the server meanwhile. `log` and `server` must be equal: requests that were
 answered (and not cut), prompt tokens, output tokens. The lengths are those of the measured ok requests: the largest
 deviation of an input from the length asked for, the shares of inputs and of outputs exactly as long as asked for. Exits
-with 1 where a count differs. Cases marked * go through a relay that knows no /tokenize, so that exact lengths have to
-be learnt from usage.
+with 1 where a count differs. Cases marked * go through a proxy that knows no /tokenize, so that exact lengths have to
+be learnt from usage. Others go through one that ends TLS, or that holds answers back: the report must name the latter,
+and nothing else. Its word is under `bursts`: the events of a burst x the ms from one to the next.
 
 What vLLM counts (0.32): with n > 1 each choice as a request with the prompt's tokens again; an aborted request in no
 `request_success_total`, not even under `abort`, but its prompt and the tokens generated until then in the token
@@ -16,7 +17,6 @@ counters.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 import subprocess
@@ -25,17 +25,27 @@ import tempfile
 import time
 import urllib.request
 from collections import Counter
-from concurrent.futures import Future
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Thread
 
-from loadgen.log.store import open_run
-from loadgen.records import Record
+from benchmarks.proxies import Proxy, start
+from loadgen.analysis import summarise_run
+from loadgen.log.columns import columns
+from loadgen.log.store import Run, open_run
+from loadgen.records import Bursts, Record, Slo
 
+PROXIES = {
+    "untold": Proxy(b"POST /tokenize ", b"POST /unknown_ "),
+    "a proxy": Proxy(),
+    "tls": Proxy(tls=True),
+    "4 KB": Proxy(hold_ms=60_000, hold_bytes=4096),
+    "50 ms": Proxy(hold_ms=50),
+    "200 ms": Proxy(hold_ms=200),
+    "all": Proxy(hold_ms=60_000),
+}
 RANGES = ["--input-len", "20-400", "--output-len", "2-16"]
 SHAPE = ["--input-len", "50", "--output-len", "24"]
+LONG = ["--input-len", "50", "--output-len", "64"]
 TEXTS = ["The sea was calm that night.", {"prompt": "Count the stars:", "output_len": 40}, "One line\nand another"]
 MESSAGES = [
     {"messages": [{"role": "user", "content": "Name a river."}], "max_tokens": 12},
@@ -59,7 +69,7 @@ class Case:
     choices: int = 1
     differs: str = ""
     code: int | None = None
-    relay: bool = False
+    through: str = ""  # a proxy
 
 
 CASES = [
@@ -71,9 +81,9 @@ CASES = [
     Case("ranges", ["-c", "8", "--requests", "120", "--input-len", "20-200", "--output-len", "1-48"]),
     Case("long input", ["-c", "4", "--requests", "24", "--input-len", "1500", "--output-len", "16"]),
     *(
-        Case(f"exact {endpoint}{' *' if relay else ''}",
-             ["--endpoint", endpoint, "-c", "16", "--requests", "1000", *RANGES], relay=relay)
-        for relay in (False, True) for endpoint in ("chat", "completions")
+        Case(f"exact {endpoint}{' *' if blind else ''}",
+             ["--endpoint", endpoint, "-c", "16", "--requests", "1000", *RANGES], through="untold" if blind else "")
+        for blind in (False, True) for endpoint in ("chat", "completions")
     ),
     Case("exact token ids", ["--endpoint", "completions", "--token-ids", "-c", "16", "--requests", "1000", *RANGES]),
     Case("one token", ["-c", "8", "--requests", "60", "--input-len", "50", "--output-len", "1"]),
@@ -95,6 +105,15 @@ CASES = [
     Case("cut", ["-c", "8", "--max-time", "3s", "--input-len", "50", "--output-len", "1900"], differs="cut"),
     Case("wrong model", ["-c", "4", "--requests", "8", "--model", "no-such-model", *SHAPE], code=3),
     Case("too long", ["-c", "4", "--requests", "8", "--input-len", "2040", "--output-len", "128"], code=3),
+    *(Case(f"c={c}", ["-c", str(c), "--requests", "128", *LONG]) for c in (1, 4, 16, 64)),
+    *(
+        Case(f"{name} c={c}", ["-c", str(c), "--requests", "96", *LONG], through=name)
+        for name in ("a proxy", "4 KB", "50 ms", "200 ms", "all") for c in (2, 16)
+    ),
+    Case("tls c=2", ["--insecure", "-c", "2", "--requests", "96", *LONG], through="tls"),
+    Case("tls c=16", ["--insecure", "-c", "16", "--requests", "96", *LONG], through="tls"),
+    Case("200 ms n=2", ["-c", "4", "--requests", "60", "--extra-body", '{"n": 2}', *LONG], choices=2,
+         through="200 ms"),
 ]  # fmt: skip
 
 
@@ -129,28 +148,6 @@ def scrape(base: str) -> Counters:
         time.sleep(0.2)
 
 
-async def relay(to: str, ready: Future[str]) -> None:
-    """A relay to the server at `to`, which knows no /tokenize."""
-    host, port = to.removeprefix("http://").split(":")
-
-    async def pump(
-        reader: asyncio.StreamReader, writer: asyncio.StreamWriter, old: bytes = b"", new: bytes = b""
-    ) -> None:
-        with suppress(OSError):
-            while data := await reader.read(1 << 16):
-                writer.write(data.replace(old, new) if old else data)
-                await writer.drain()
-        writer.close()
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        back, forth = await asyncio.open_connection(host, int(port))
-        await asyncio.gather(pump(reader, forth, b"POST /tokenize ", b"POST /unknown_ "), pump(back, writer))
-
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    ready.set_result(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
-    await server.serve_forever()
-
-
 def run(base: str, case: Case, folder: Path) -> tuple[int, Path | None, str]:
     """→ the exit code, the run folder if there is one, and what was said on stderr."""
     args = list(case.args)
@@ -178,9 +175,14 @@ def exact_input(records: list[Record]) -> str:
     return f"{sum(a == n for a, n in both) / len(both):.1%}" if both else "-"
 
 
-def exact(records: list[Record], choices: int) -> str:
-    both = [(choices * r.output_tokens.asked, r.output_tokens.count) for r in records if r.output_tokens.asked]
+def exact(records: list[Record]) -> str:
+    both = [(r.output_tokens.asked, r.output_tokens.count) for r in records if r.output_tokens.asked]
     return f"{sum(a == n for a, n in both) / len(both):.1%}" if both else "-"
+
+
+def bursts_of(run: Run) -> Bursts | None:
+    """What the report says of the run's steps."""
+    return next((s.bursts for s in summarise_run(columns(run.records()), Slo(), run.observations) if s.bursts), None)
 
 
 def main() -> int:
@@ -188,18 +190,18 @@ def main() -> int:
     chosen = [case for case in CASES if not sys.argv[2:] or case.name in sys.argv[2:]]
     head = f"{'case':<18} {'exit':>4} {'requests log/server':>20} {'prompt tokens log/server':>25}"
     head += f" {'output tokens log/server':>25}  {'in':>6} {'exact':>7} {'out':>7}"
-    print(f"{head}  {'equal':<17}  finished, outcomes, flags")
+    print(f"{head}  {'bursts':>12}  {'equal':<17}  finished, outcomes, flags")
     wrong = 0
-    address: Future[str] = Future()
-    Thread(target=lambda: asyncio.run(relay(base, address)), daemon=True).start()
-    relayed = address.result()
+    urls = {"": base, **start(base, PROXIES)}
     for case in chosen:
         with tempfile.TemporaryDirectory() as place:
             before = scrape(base)
-            code, where, said = run(relayed if case.relay else base, case, Path(place))
+            code, where, said = run(urls[case.through], case, Path(place))
             time.sleep(0.3)
             server = scrape(base).since(before)
-            records = list(open_run(where).records()) if where else []
+            kept = open_run(where) if where else None
+            records = list(kept.records()) if kept else []
+            found = bursts_of(kept) if kept else None
         answered = [r for r in records if r.status == 200]
         finished = [r for r in answered if r.outcome not in ("cut", "cancelled")]
         requests = case.choices * len(finished), server.finished.total()
@@ -209,14 +211,18 @@ def main() -> int:
         sample = [r for r in records if r.phase == "measured" and r.outcome == "ok"]
         outcomes = Counter(r.outcome for r in records)
         flags = Counter(flag for r in records for flag in r.flags if flag != "bounded")
-        fault = (not equal and not case.differs) or (case.code is not None and code != case.code)
+        holds = bool(case.through) and PROXIES[case.through].hold_ms > 0
+        differs = case.differs or ("cut" if holds and outcomes["cut"] else "")
+        fault = (not equal and not differs) or (case.code is not None and code != case.code)
+        fault = fault or holds != bool(found)
         wrong += fault
         cells = [f"{a:,} / {b:,}" for a, b in (requests, prompt, output)]
         more = " ".join(f"{k}={n}" for group in (server.finished, outcomes, flags) for k, n in group.items())
-        lengths = f"{deviation(sample):>6} {exact_input(sample):>7} {exact(sample, case.choices):>7}"
+        lengths = f"{deviation(sample):>6} {exact_input(sample):>7} {exact(sample):>7}"
         print(
             f"{case.name:<18} {code:>4} {cells[0]:>20} {cells[1]:>25} {cells[2]:>25}  {lengths}"
-            f"  {'yes' if equal else case.differs or 'NO':<17}  {more}",
+            f"  {f'{found.events:.0f} x {found.every_ms:.0f} ms' if found else '-':>12}"
+            f"  {'yes' if equal else differs or 'NO':<17}  {more}",
             flush=True,
         )
         if code == 3 or fault:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Protocol, get_args
 
 from .errors import Failure
 
@@ -23,7 +23,14 @@ Outcome = Literal["ok", "empty", "incomplete", "error", "timeout", "cut", "cance
 TokenSource = Literal["usage", "token_ids", "tokenizer", "events"]
 TimeoutKind = Literal["connect", "first_token", "idle", "total"]
 Flag = Literal[
-    "short_output", "usage_missing", "malformed_events", "ignored_events", "bounded", "not_streamed", "retried"
+    "short_output",
+    "usage_missing",
+    "malformed_events",
+    "ignored_events",
+    "bounded",
+    "not_streamed",
+    "retried",
+    "context_cut",  # the last turn of a session whose next one might not have fitted the context
 ]
 Verdict = Literal["baseline", "pass", "fail", "marginal", "inconclusive", "invalid", "measured"]
 StopReason = Literal[
@@ -37,6 +44,8 @@ StopReason = Literal[
     "unreachable",
     "interrupted",
 ]
+
+Came = Literal["plateau", "slo", "tie"]
 
 PHASES: tuple[str, ...] = get_args(Phase)
 OUTCOMES: tuple[str, ...] = get_args(Outcome)
@@ -56,6 +65,11 @@ class Prompt:
     asked for, and `local_tokens` what a local tokenizer counted, if there was one. `model` is the one to ask for; None
     leaves it to the body, else to the run. `source_id` is the request's name where it came from. `token_ids` are sent
     in place of the text.
+
+    Of a conversation: `session` and `turn` (from 1) say which turn it is, `history` is what was said before, the user's
+    words and the answers in turn, and `then` makes the turn after it. `shared` is how many of its first tokens were
+    sent before in this stream: at least and at most, as the server's template may stand before or after the text; None
+    is not known.
     """
 
     text: str = ""
@@ -66,6 +80,27 @@ class Prompt:
     model: str | None = None
     source_id: str | None = None
     token_ids: tuple[int, ...] | None = None
+    history: tuple[str, ...] = ()
+    session: int | None = None
+    turn: int | None = None
+    then: Then | None = field(default=None, compare=False, repr=False)
+    shared: tuple[int, int] | None = None
+
+
+class Then(Protocol):
+    """What follows a prompt that is a turn of a conversation. `keeps` says that it needs the answer's text, `cut` that
+    it was ended before its time because the next turn might not have fitted the server's context."""
+
+    keeps: bool
+    cut: bool
+
+    def heard(self, text: str) -> None:
+        """The answer's text, before `next`."""
+        ...
+
+    def next(self, record: Record) -> tuple[int, Prompt] | None:
+        """After a turn has ended: how long the user thinks, in ns, and the turn after it; None is the end."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +128,13 @@ class InputTokens:
 
 @dataclass(frozen=True, slots=True)
 class OutputTokens:
-    """Generated tokens: asked for, and counted by the best `source` available; never the length asked for."""
+    """Generated tokens: asked for, and counted by the best `source` available; never the length asked for. Both are of
+    all `choices` (the request's `n`) together."""
 
     asked: int | None = None
     count: int | None = None
     source: TokenSource | None = None
+    choices: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +179,9 @@ class Record:
     failed request. `timeout` says which of the four timeouts ended it. `first_event_tokens` is None where only assumed
     to be 1. `peer` is the address it was sent to (ip:port, or unix:PATH); where no connection came about, that of
     several servers which it was for. `sent_bound_us`: the first byte left at most so long after `sent_ns`; None is at
-    most 20 µs. `attempts` is empty where there was but one; else `sent_ns` is the first one's, and what came is the last
-    one's. `model` is the one asked for, None where the request named none; `source_id` is the prompt's.
+    most 20 µs. `attempts` is empty where there was but one; else `sent_ns` is the first one's, and what came is the
+    last one's. `model` is the one asked for, None where the request named none; `source_id`, `session`, `turn` and
+    `shared` are the prompt's.
     """
 
     id: str
@@ -176,6 +214,9 @@ class Record:
     attempts: tuple[Attempt, ...] = ()
     model: str | None = None
     source_id: str | None = None
+    session: int | None = None
+    turn: int | None = None
+    shared: tuple[int, int] | None = None
 
 
 # --- objectives -----------------------------------------------------------------------------------------------------
@@ -305,6 +346,7 @@ class Observation:
 
     Of a step that several `workers` (processes) shared, the peak is the sum of theirs: of an open loop at most too
     high. `looks` is how often its verdict might be looked at while it ran, which widens the verdicts' intervals.
+    `cache_block` are the tokens of a block of the server's prefix cache, where that was given.
     """
 
     step: int
@@ -321,6 +363,7 @@ class Observation:
     health: ClientHealth | None = None
     workers: int = 1
     looks: int = 1
+    cache_block: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -386,6 +429,32 @@ class PartSummary:
     failed: int
     output_throughput: float | None
     latency: Mapping[str, Distribution]
+    cached_share: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CacheShare:
+    """Shares of a step's prompt tokens, from 0 to 1: what a prefix cache could save (`expected`, at least and at most;
+    None where the prompts do not tell), and what the server says that it did (`seen`, by `source`; None is not told).
+    `block` is the server's, in tokens, None where not known."""
+
+    expected: tuple[float, float] | None = None
+    seen: float | None = None
+    source: Literal["usage", "metrics"] | None = None
+    block: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AskedLengths:
+    """The lengths asked for on one side of a step's n measured requests, of conversations in their first turns, in
+    tokens."""
+
+    n: int
+    mean: float
+    std: float
+    p50: float
+    p90: float
+    p99: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -421,6 +490,18 @@ class ServerView:
     e2e_ms: float | None = None
     gpu_use_percent: float | None = None
     parts: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Bursts:
+    """Output that came in bursts, many events at a time with nothing between. Of the `judged` answers that were long
+    enough to tell, `requests` came so: their medians of the `events` in a burst (of each choice) and of the time from
+    one to the next."""
+
+    requests: int
+    judged: int
+    events: float
+    every_ms: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -479,6 +560,12 @@ class StepSummary:
     by_peer: tuple[PartSummary, ...] = ()  # likewise, of `Record.peer`
     server: ServerView | None = None  # by its own metrics, where they were read
     littles_law_server_residual: float | None = None  # the server's requests in flight / the driver's, - 1
+    bursts: Bursts | None = None  # where most answers came so
+    longer: int = 0  # measured ok requests with more output, by the server's count, than was asked for
+    asked: Mapping[str, AskedLengths] = field(default_factory=dict)  # by side, input and output; as far as known
+    cache: CacheShare | None = None
+    by_turn: tuple[PartSummary, ...] = ()  # of conversations, in the order of the turns
+    sessions: int = 0  # conversations that the measured requests are of
 
     @property
     def load(self) -> float:
@@ -491,8 +578,8 @@ class StepSummary:
 
 @dataclass(frozen=True, slots=True)
 class LevelResult:
-    """One measured level, as the search sees it. `broke` names the objectives that failed, or that
-    kept an undecided level from passing."""
+    """One measured level, as the search sees it. `broke` names the objectives that failed, or that kept an undecided
+    level from passing. `of_limit` is, by objective, its percentile as a share of its limit; `goodput` in requests/s."""
 
     concurrency: int
     output_throughput: Estimate | None
@@ -504,6 +591,8 @@ class LevelResult:
     detail: str = ""  # of `ended`
     rate: float | None = None
     admitted: int | None = None  # requests the server answers at once before it refuses more
+    of_limit: Mapping[str, float] = field(default_factory=dict)
+    goodput: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -516,14 +605,24 @@ class NextLevel:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """The end of a sweep. `held` is the highest level that passed, `broke` the lowest above it that did not: requests
-    in flight or, of an open loop, requests/s."""
+    """The end of a sweep. Loads are requests in flight or, of an open loop, requests/s.
+
+    `held` is the highest load that passed and `broke` the lowest that failed, each proven. `limit` is the answer where
+    objectives ended the sweep: the highest load that meets them as far as can be told, which need not be proven; over
+    the `band` the percentile that decides stays within 5 % of its objective. `first` says whether throughput stopped
+    growing before an objective broke. `peak_goodput` is in requests/s. `unsteady`: two windows of one load differ.
+    """
 
     reason: str  # a StopReason, with its detail after a colon
     held: float | None
     broke: float | None
     peak_throughput: Estimate | None
     sentence: str
+    limit: float | None = None
+    band: tuple[float, float] | None = None
+    first: Came | None = None
+    peak_goodput: float | None = None
+    unsteady: bool = False
 
 
 # --- the server -----------------------------------------------------------------------------------------------------

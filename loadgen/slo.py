@@ -3,11 +3,13 @@
 ttft_p95=500ms     the 95th percentile of TTFT is at most 500 ms
 tpot=50ms          each request's TPOT is; the share of requests that meet all such bounds is the attainment
 attainment=95%     what that share must be
+mlperf:llama2-70b  what a benchmark or a paper asks for, by name: see PRESETS
 ttft:200 e2el:900  the form of `vllm bench serve --goodput`: milliseconds; e2el is e2e
 """
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Sequence
 from typing import cast
@@ -22,6 +24,37 @@ _NUMBER = re.compile(r"([+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?)(.*)", re.IGN
 _PARTS = re.compile(r"([^<>=:]*)(<=|>=|[<>=:])(.*)")
 _METRIC = re.compile(r"([a-z0-9_]*?)(?:_p(\d+(?:\.\d+)?))?")
 _NAMES = f"{', '.join(SLO_METRICS)}; e2el is e2e"
+# 99th percentiles of TTFT and TPOT in ms, Server scenario: mlcommons/inference, loadgen/mlperf.conf (2026-08).
+_MLPERF = {
+    "llama2-70b": (2000, 200),
+    "llama2-70b-interactive": (450, 40),
+    "mixtral-8x7b": (2000, 200),
+    "llama3.1-405b": (6000, 175),
+    "llama3.1-405b-interactive": (4500, 80),
+    "llama3.1-8b": (2000, 100),
+    "llama3.1-8b-interactive": (500, 30),
+    "deepseek-r1": (2000, 80),
+    "deepseek-r1-interactive": (1500, 15),
+    "gpt-oss-120b": (3000, 80),
+    "gpt-oss-120b-interactive": (2000, 15),
+}
+# TTFT and TPOT in ms, both met by 90 % of the requests: DistServe (OSDI 2024), its artefact.
+_DISTSERVE = {
+    "opt-13b-sharegpt": (250, 100),
+    "opt-66b-sharegpt": (400, 100),
+    "opt-175b-sharegpt": (4000, 200),
+    "opt-66b-humaneval": (125, 200),
+    "opt-66b-longbench": (15_000, 150),
+}
+# Objectives by name. Mooncake (FAST 2025) bounds TTFT and, as TBT, the mean of the longest tenth of a request's gaps:
+# the 95th percentile of all gaps, the middle of the longest tenth of them, stands for that here.
+PRESETS: dict[str, str] = {
+    **{f"mlperf:{name}": f"ttft_p99={ttft}ms tpot_p99={tpot}ms" for name, (ttft, tpot) in _MLPERF.items()},
+    "mlperf:qwen3-vl-235b-a22b": "e2e_p99=12s",
+    **{f"distserve:{name}": f"ttft={ttft}ms tpot={tpot}ms attainment=90%" for name, (ttft, tpot) in _DISTSERVE.items()},
+    **{f"mooncake:tbt-{tbt}ms": f"ttft=30s itl_p95={tbt}ms" for tbt in (100, 200, 300)},
+}
+_FAMILIES = {name.partition(":")[0] for name in PRESETS}
 _FORMS = f"write METRIC=LIMIT or METRIC_pNN=LIMIT, as in ttft_p95=500ms; METRIC is one of {_NAMES}"
 
 
@@ -33,7 +66,7 @@ def parse_slo(texts: Sequence[str]) -> Slo:
     objectives: list[Objective] = []
     attainment: float | None = None
     names: set[str] = set()
-    for text in texts:
+    for text in map(_spelt_out, texts):
         parts = _split(text)
         if not parts:
             raise UsageError("An objective is empty.", _FORMS)
@@ -59,6 +92,19 @@ def parse_slo(texts: Sequence[str]) -> Slo:
             "add one without a percentile, as in tpot=50ms, or leave the attainment out",
         )
     return Slo(tuple(objectives)) if attainment is None else Slo(tuple(objectives), attainment)
+
+
+def _spelt_out(text: str) -> str:
+    """The objectives of a preset; any other text as it is."""
+    name = text.strip().lower()
+    if name in PRESETS:
+        return PRESETS[name]
+    if name == "list" or name.partition(":")[0] in _FAMILIES:
+        close = difflib.get_close_matches(name, PRESETS, n=3, cutoff=0.6)
+        known = ", ".join(PRESETS)
+        what = "To list is no objective." if name == "list" else f"There are no objectives named '{text.strip()}'."
+        raise UsageError(what, f"did you mean {' or '.join(close)}?" if close else f"the names are {known}")
+    return text
 
 
 def objective_name(objective: Objective) -> str:

@@ -8,19 +8,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..hardware.deployment import Cache, Deployment, Memory, cache, memory
 from ..hardware.model import Model
 from .capacity import (
-    Cache,
     DecodeFloor,
-    Deployment,
-    Memory,
-    cache,
     compute_bound_batch,
     concurrent,
     decode_floor,
     gpus_needed,
     longest_context,
-    memory,
     prefill_floor_s,
 )
 

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from ..log.columns import NULL, Columns
 from ..records import Estimate, ServerSample, ServerView, StepSummary, Window
 from ..stats import batch_count, mean_interval
+from .caching import with_cache
 from .serverside import COUNTERS
 from .window import has_outcome, is_phase
 
@@ -39,8 +40,9 @@ _Values = Mapping[str, float]
 def beside_server(summary: StepSummary, c: Columns, samples: Iterable[ServerSample]) -> StepSummary:
     """The summary of a step with what its server told of it: `server` and `littles_law_server_residual`. `c` and
     `samples` may hold other steps too."""
+    samples = list(samples)
     if summary.window is None:
-        return summary
+        return with_cache(summary, c, samples)
     ok = c.where((c.step == summary.step) & has_outcome(c, "ok") & ~is_phase(c, "preflight"))
     ended = ok.last_token_ns != NULL
     tail_s = float((ok.done_ns - ok.last_token_ns)[ended].mean()) / 1e9 if ended.any() else 0.0
@@ -53,7 +55,7 @@ def beside_server(summary: StepSummary, c: Columns, samples: Iterable[ServerSamp
         own = abs(summary.littles_law_residual) * ours
         server = replace(server, edge_requests=server.edge_requests + own)
     residual = held.value / ours - 1 if held is not None and ours else None
-    return replace(summary, server=server, littles_law_server_residual=residual)
+    return with_cache(replace(summary, server=server, littles_law_server_residual=residual), c, samples)
 
 
 def view(

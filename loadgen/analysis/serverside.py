@@ -42,7 +42,7 @@ NAMES: dict[str, tuple[str, ...]] = {
         "trtllm_kv_cache_utilization",
         "dynamo_component_kvstats_gpu_cache_usage_percent",
     ),
-    "kv_tokens": ("sglang:max_total_num_tokens",),  # vLLM's is a label: see _cache_tokens
+    "kv_tokens": ("sglang:max_total_num_tokens",),  # vLLM's is a label, with `kv_block_tokens`: see _cache_tokens
     "preemptions": ("vllm:num_preemptions_total", "sglang:num_retracted_requests_total"),
     "prefix_query_tokens": ("vllm:prefix_cache_queries_total", "vllm:gpu_prefix_cache_queries_total"),
     "prefix_hit_tokens": (
@@ -167,7 +167,7 @@ def read_page(text: str) -> Reading:
     Raises NoMetricsError, and nothing else, where it tells nothing.
     """
     found: dict[str, Series] = {}
-    cache: dict[str | None, float] = {}
+    cache: dict[str | None, tuple[float, float]] = {}
     for line in text.split("\n"):
         head, brace, rest = line.partition("{")
         if not brace:
@@ -195,7 +195,7 @@ def read_page(text: str) -> Reading:
     return _reading(found, cache, text)
 
 
-def _reading(found: dict[str, Series], cache: dict[str | None, float], text: str) -> Reading:
+def _reading(found: dict[str, Series], cache: dict[str | None, tuple[float, float]], text: str) -> Reading:
     totals: dict[str, float] = {}
     engines: dict[str, dict[str, float]] = {}
 
@@ -217,9 +217,12 @@ def _reading(found: dict[str, Series], cache: dict[str | None, float], text: str
                 by.setdefault(reason, []).append(pair)
         for reason, pairs in by.items():
             add(f"{_TERMS[name]}:{reason}", pairs, averaged=False)
-    tokens = [(engine, value) for engine, value in cache.items() if value]
+    tokens = [(engine, value) for engine, (value, _) in cache.items() if value]
     if tokens:
         add("kv_tokens", tokens, averaged=False)
+    block = max((block for _, block in cache.values()), default=0.0)
+    if block:
+        totals["kv_block_tokens"] = block
     if not totals:
         # The text, not what was found: a server that has just started may have no series yet.
         if any(_SAMPLE.match(line) for line in text.split("\n")):
@@ -254,11 +257,12 @@ def _value(text: str) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _cache_tokens(labels: dict[str, str]) -> float:
-    """The size of vLLM's KV cache, which it tells in labels; 0 where it does not."""
+def _cache_tokens(labels: dict[str, str]) -> tuple[float, float]:
+    """The sizes of vLLM's KV cache and of a block of it, which it tells in labels; 0 where it does not."""
 
     def number(name: str) -> float:
         text = labels.get(name, "")
         return float(text) if len(text) < 16 and text.isascii() and text.isdigit() else 0.0
 
-    return number("kv_cache_size_tokens") or number("num_gpu_blocks") * number("block_size")
+    block = number("block_size")
+    return number("kv_cache_size_tokens") or number("num_gpu_blocks") * block, block

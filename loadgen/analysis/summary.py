@@ -14,6 +14,7 @@ from ..records import (
     FAILED_OUTCOMES,
     FLAGS,
     OUTCOMES,
+    CacheShare,
     Distribution,
     Estimate,
     Observation,
@@ -27,8 +28,13 @@ from ..stats import batch_count, mean_interval, percentile, rate_interval
 from . import metrics
 from .accuracy import client_limit, error_bounds, exact_share
 from .admission import admission_limit
+from .bursts import bursts
+from .caching import cached_counts
+from .lengths import asked_lengths
 from .objectives import attainment, check_objectives, judged, time_order
 from .serverload import beside_server
+from .turns import NAMES as TURNS
+from .turns import turn_groups
 from .window import (
     attempts_in,
     completions_in,
@@ -74,8 +80,9 @@ def summarise(
     met = attainment(sample, slo, turnover)
     latency = _latencies(ok, turnover)
     tpot50 = latency["tpot"].at(50.0)
-    cached = ok.input_cached != NULL
+    counts, cached = cached_counts(ok)
     health = observation.health if observation else None
+    asked = (ok.output_asked != NULL) & (ok.output_count != NULL)
     return StepSummary(
         step=step,
         concurrency=concurrency,
@@ -93,7 +100,7 @@ def summarise(
         output_throughput_classic=output_throughput_classic(ok),
         tokens_per_user=1000 / tpot50.value if tpot50 and tpot50.value > 0 else None,
         estimated_itl=metrics.itl(ok).estimated,
-        cached_share=_share(ok.input_cached[cached], metrics.input_tokens(ok)[cached]),
+        cached_share=_share(counts[cached], metrics.input_tokens(ok)[cached]),
         latency=latency,
         goodput=met[0] / window.seconds if met and window else None,
         attainment=met[1] if met else None,
@@ -114,8 +121,14 @@ def summarise(
         workers=observation.workers if observation else 1,
         by_model=_by_part(c.models, c.model, c, window, turnover),
         by_peer=_by_part(c.peers, c.peer, c, window, turnover),
+        by_turn=_by_part(TURNS, turn_groups(c), c, window, turnover),
+        sessions=len(np.unique(measured.session[measured.session != NULL])),
+        cache=CacheShare(block=observation.cache_block if observation else None),
         retries=int(measured.retries.sum()),
         admitted=admission_limit(c),
+        bursts=bursts(ok, health),
+        asked=asked_lengths(measured),
+        longer=int((asked & (ok.output_count > ok.output_asked)).sum()),
         **rates,
     )
 
@@ -136,6 +149,7 @@ def _by_part(
         delivered = c.where((code_of == code) & has_outcome(c, "ok", "cut"))
         tokens = float(tokens_in(delivered, _edges(window, 1))[0][0]) if window else 0.0
         k = batch_count(len(ok), round(turnover * len(mine) / max(int(measured.sum()), 1)))
+        counts, cached = cached_counts(ok)
         values = {name: metrics.REQUEST_METRICS[name](ok)[time_order(ok, name)] for name in ("ttft", "tpot")}
         found.append(
             PartSummary(
@@ -145,6 +159,7 @@ def _by_part(
                 failed=int(has_outcome(mine, *FAILED_OUTCOMES).sum()),
                 output_throughput=tokens / window.seconds if window and len(ok) else None,
                 latency={name: distribution(v[~np.isnan(v)], k) for name, v in values.items()},
+                cached_share=_share(counts[cached], metrics.input_tokens(ok)[cached]),
             )
         )
     return tuple(found)

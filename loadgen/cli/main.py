@@ -19,9 +19,11 @@ from ..errors import Exit, LoadgenError, ReaderGoneError, UsageError
 VERBS = {
     "sweep": ("sweep", "Raise the load step by step until it stops paying or an objective breaks."),
     "run": ("run", "Measure one load."),
+    "replay": ("replay", "Send what a run sent, again, to another server."),
     "report": ("report", "Say what a log means."),
     "export": ("export", "Write the request log as CSV or JSON lines."),
     "plan": ("plan", "Say whether a model fits, what it holds, and what the hardware would allow."),
+    "workloads": ("workloads", "List, show, sample and check the definitions of what is sent."),
     "simulate": ("simulate", "Serve a simulated engine whose true capacity is known."),
     "calibrate": ("calibrate", "Measure this machine itself: what it carries, and how wrong it is."),
 }

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import click
 
 from ..errors import UsageError
+from . import conversations
 from .sections import section
 from .values import Count, Duration, Header, JsonObject, Number, Pair, Share, Whole, Workers
 
@@ -52,6 +53,18 @@ _TARGET = section(
 )
 _WORKLOAD = section(
     "Workload",
+    click.option(
+        "-w",
+        "--workload",
+        metavar="NAME|FILE",
+        help="Requests as a definition says; `loadgen workloads list` has those that are ready.",
+    ),
+    click.option(
+        "--max-total-len",
+        type=Whole(2),
+        metavar="N",
+        help="With --workload: draw again what has more tokens, input and output together.",
+    ),
     click.option("--input-len", metavar="N|A-B", help="Prompt tokens, or a range of them.  [default: 512]"),
     click.option("--output-len", metavar="N|A-B", help="Tokens to generate, or a range.  [default: 128]"),
     click.option(
@@ -76,7 +89,7 @@ _LENGTH = section(
         "--slo",
         multiple=True,
         metavar="OBJECTIVE",
-        help="ttft_p95=500ms, tpot=50ms, e2el:900, attainment=95%; repeatable.",
+        help="ttft_p95=500ms, tpot=50ms, e2el:900, attainment=95%, mlperf:llama2-70b; repeatable.",
     ),
     click.option(
         "--effort",
@@ -213,12 +226,14 @@ _WORKERS = click.option(
 )
 
 
-def shared(*load: Callable[[Any], Any]) -> Callable[[F], F]:
-    """All flags of a measuring verb: its own, which say the load, among those that all of them take."""
+def shared(*load: Callable[[Any], Any], own: Callable[[Any], Any] = lambda function: function) -> Callable[[F], F]:
+    """All flags of a measuring verb: those which say the load, and its `own`, among those that all of them take."""
 
     def decorate(function: F) -> F:
-        own = section("Load", *load, _WORKERS)
-        for group in (_OUTPUT, _METRICS, _ACCESS, _REQUEST, _SAMPLING, _BUDGETS, _LENGTH, _WORKLOAD, own, _TARGET):
+        says = section("Load", *load, _WORKERS)
+        for group in (_OUTPUT, _METRICS, _ACCESS, _REQUEST, _SAMPLING, _BUDGETS, _LENGTH):
+            function = group(function)
+        for group in (conversations.FLAGS, own, _WORKLOAD, says, _TARGET):
             function = group(function)
         return function
 
@@ -283,9 +298,18 @@ def run_config(
         endpoint=flags["endpoint"],
         models=parse_models(flags["model"]),
         workload=WorkloadChoice(
-            flags["input_len"], flags["output_len"], flags["prompts"], flags["seed"], flags["same_text"]
+            flags["input_len"],
+            flags["output_len"],
+            flags["prompts"],
+            flags["seed"],
+            flags["same_text"],
+            definition=flags.get("definition"),
+            own_slo=flags.get("own_slo", False),
+            trace=flags.get("replayed"),
+            **conversations.values(flags),
         ),
         plan=plan,
+        cache_block=flags["cache_block"],
         open_loop=flags.get("open_loop"),
         slo=slo,
         effort=flags["effort"],

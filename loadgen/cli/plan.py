@@ -11,8 +11,8 @@ from .sections import SectionedCommand, section
 from .values import Count, Whole
 
 if TYPE_CHECKING:
-    from ..analysis.capacity import Deployment
     from ..analysis.planning import Lengths
+    from ..hardware.deployment import Deployment
     from ..hardware.model import Model
 
 EPILOG = """\
@@ -231,7 +231,7 @@ def _from_flags(given: dict[str, Any]) -> Model:
 def _deployment(given: dict[str, Any]) -> Deployment:
     from dataclasses import replace
 
-    from ..analysis.capacity import Deployment
+    from ..hardware.deployment import Deployment
     from ..hardware.gpus import Gpu, gpu_named
     from ..hardware.model import GIB
 

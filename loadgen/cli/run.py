@@ -7,8 +7,10 @@ from typing import Any
 import click
 
 from ..errors import UsageError
+from .definitions import arrivals_of, use_definition
 from .options import shared
 from .sections import SectionedCommand
+from .tracing import TRACE_FLAGS, profile_load, use_trace
 from .values import Rate, Whole
 
 EPILOG = """\
@@ -20,6 +22,8 @@ Examples:
   loadgen run http://gpu1:8000 http://gpu2:8000 -c 64 --json | jq '.steps[0].by_peer'
   loadgen run http://localhost --unix-socket /run/engine.sock -c 8
   loadgen run http://localhost:8000 --rate 20 --arrivals gamma:0.5 --slo ttft_scheduled_p95=500ms
+  loadgen run http://localhost:8000 --arrivals ramp:1-20:60s
+  loadgen run http://localhost:8000 --trace AzureLLMInferenceTrace_conv.csv --duration 10m --time-scale 2
   loadgen run http://localhost:8000 --prompts batch.jsonl --dry-run
   loadgen run http://localhost:8000 -c 16 --model base=0.7 --model lora-a=0.3 --json | jq '.steps[0].by_model'
   loadgen run --simulate -c 8 -o - | loadgen export - --format csv > requests.csv
@@ -47,8 +51,12 @@ DEFAULT = 8  # requests in flight
         help="Requests per second instead, whatever is in flight (open loop).",
     ),
     click.option(
-        "--arrivals", metavar="PROCESS", help="With --rate: constant, poisson or gamma:BURSTINESS.  [default: poisson]"
+        "--arrivals",
+        metavar="PROCESS",
+        help="With --rate: constant, poisson or gamma:BURSTINESS; without: ramp:1-20:60s or stages:5@60s,20@120s."
+        "  [default: poisson]",
     ),
+    own=TRACE_FLAGS,
 )
 def run(concurrency: int | None, rate: float | None, arrivals: str | None, **flags: Any) -> int:
     """Measure one load: so many requests in flight, each slot refilled as it falls free.
@@ -59,13 +67,24 @@ def run(concurrency: int | None, rate: float | None, arrivals: str | None, **fla
     from ..search.sweep import SweepPlan
     from .measure import measure
 
+    use_definition(flags)
+    slo = bool(flags["slo"])
+    timed = use_trace(flags, concurrency=concurrency, rate=rate)
+    if timed is not None:
+        if arrivals is not None:
+            raise UsageError("--trace says when each request is sent", "add --rate N, or leave --arrivals out")
+        return measure("run", SweepPlan(has_slo=slo), {**flags, "open_loop": timed})
+    profile = profile_load(flags, arrivals, concurrency) if arrivals is not None else None
+    if profile is not None:
+        if rate is not None:
+            raise UsageError(f"--arrivals {arrivals} says its own rates", "leave --rate out")
+        return measure("run", SweepPlan(has_slo=slo), {**flags, "open_loop": profile})
     if rate is None:
         if arrivals is not None:
             raise UsageError("--arrivals says how the requests of a rate are spread", "add --rate N, or leave it out")
         return measure("run", SweepPlan(levels=(concurrency or DEFAULT,), has_slo=bool(flags["slo"])), flags)
 
     from ..runner import OpenLoop
-    from ..workload.arrivals import parse_arrivals
 
-    open_loop = OpenLoop(rate, parse_arrivals(arrivals or "poisson"), concurrency)
+    open_loop = OpenLoop(rate, arrivals_of(flags, arrivals), concurrency)
     return measure("run", SweepPlan(has_slo=bool(flags["slo"])), {**flags, "open_loop": open_loop})

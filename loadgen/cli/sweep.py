@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from ..errors import UsageError
+from .definitions import use_definition
 from .options import shared
 from .sections import SectionedCommand
 from .values import Levels, Number, Whole
@@ -50,6 +51,7 @@ def sweep(start: int, factor: float, max_level: int, levels: tuple[int, ...] | N
         raise UsageError("--demo is a demonstration on the simulated server", "add --simulate, or leave --demo out")
     if levels is not None and (name := _typed("start", "factor", "max_level")):
         raise UsageError(f"--levels and --{name} exclude each other", "leave one of the two out")
+    use_definition(flags)
     if demo:
         flags.update({name: value for name, value in DEMO.items() if not flags[name] or name == "effort"})
         factor = 6.0
@@ -59,7 +61,8 @@ def sweep(start: int, factor: float, max_level: int, levels: tuple[int, ...] | N
         max_level=max_level,
         levels=levels,
         has_slo=bool(flags["slo"]),
-        refine=2 if demo else 4,
+        refine=2 if demo else None,
+        revisit=not demo,
     )
     return measure("sweep", plan, flags)
 

@@ -43,7 +43,9 @@ class Budget:
         if prompt.input_tokens is not None:
             inputs = int(prompt.input_tokens * (1 + INPUT_MARGIN))
         else:
-            inputs = TEMPLATE_TOKENS + len(prompt.text.encode() if prompt.body is None else orjson.dumps(prompt.body))
+            said = (*prompt.history, prompt.text)  # each turn with a template around it
+            texts = sum(len(text.encode("utf-8", "replace")) + TEMPLATE_TOKENS for text in said)
+            inputs = texts if prompt.body is None else TEMPLATE_TOKENS + len(orjson.dumps(prompt.body))
         outputs = prompt.output_tokens if self.output_limit is None else self.output_limit
         return inputs + self.excess, (outputs or 0) * max(self.choices, _choices(prompt.body or {}))
 

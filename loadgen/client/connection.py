@@ -152,7 +152,7 @@ class Connection:
         except (BlockingIOError, InterruptedError):
             sent = 0
         except OSError as error:
-            self._broke(httpx.WriteError(str(error)), error)
+            self._hung_up(error)
             return
         if sent < len(wire):
             self._out = wire[sent:]
@@ -188,13 +188,23 @@ class Connection:
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
-            self._broke(httpx.WriteError(str(error)), error)
+            self._hung_up(error)
             return
         if sent and self.answer is not None and not self.answer.probe.write_ns:  # the first byte had to wait
             self.answer.probe.write_ns = time.monotonic_ns() - (self.answer.probe.sent_ns or 0)
         self._out = self._out[sent:]
         if not self._out:
             self._reactor.want_write(self.fd, False)
+
+    def _hung_up(self, error: OSError) -> None:
+        """The server takes no more of the request. What it had to say before that lies here, if anything."""
+        self._out = b""
+        self._reactor.want_write(self.fd, False)
+        reads = self._stats.reads
+        self._read()
+        if self._stats.reads == reads:
+            self._broke(httpx.WriteError(str(error)), error)
+        self.keep = False
 
     def _read(self) -> None:
         try:
@@ -257,7 +267,7 @@ class Connection:
         if data:
             try:
                 self._parser.feed_data(data)
-            except httptools.HttpParserError as error:
+            except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
                 if not self.complete:
                     self._broke(*_told(error))
                     return
@@ -303,10 +313,10 @@ class Connection:
         known = {name.lower(): value for name, value in self.headers}
         self.until_close = b"content-length" not in known and b"transfer-encoding" not in known
         kind = known.get(b"content-type", b"").split(b";")[0].strip().lower()
+        self._reactor.post(self._headed, answer, self._status, self.headers)
         if answer.sink is not None and self._status == 200 and kind in (answer.sink.media.encode(), b""):
             self.streaming = True
             self.decode = decoder(known.get(b"content-encoding", b"").decode("latin-1"))
-        self._reactor.post(self._headed, answer, self._status, self.headers)
 
     def on_body(self, data: bytes) -> None:
         answer = self.answer
@@ -338,7 +348,8 @@ class Connection:
             self.headers = []
             return
         self.complete = True
-        self.keep = bool(self._parser.should_keep_alive()) and not self.until_close
+        # Answered before the request was all sent: what is left of it would stand before the next one.
+        self.keep = bool(self._parser.should_keep_alive()) and not self.until_close and not self._out
 
     # --- ends -------------------------------------------------------------------------------------------------------
 
@@ -415,8 +426,10 @@ class Connection:
             sink.parse_pending(1 << 30)
 
 
-def _told(error: httptools.HttpParserError) -> tuple[Exception, BaseException | None]:
+def _told(error: Exception) -> tuple[Exception, BaseException | None]:
     """A parser's error in httpx's terms, and what caused it."""
+    if isinstance(error, httptools.HttpParserUpgrade):
+        return httpx.RemoteProtocolError("the server switched to another protocol, which nobody asked for"), error
     why = error.__context__
     if not isinstance(error, httptools.HttpParserCallbackError):
         return httpx.RemoteProtocolError(f"the answer is not HTTP: {error}"), error

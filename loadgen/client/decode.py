@@ -7,6 +7,9 @@ from collections.abc import Callable
 
 import httpx
 
+MAX_INFLATED_BYTES = 64 << 20  # of one read of a stream, or of a whole answer
+_EITHER = 32 + zlib.MAX_WBITS  # gzip or zlib, told apart by the header
+
 
 def decoder(encoding: str) -> Callable[[bytes], bytes] | None:
     """What undoes a content encoding, chunk by chunk; None where there is nothing to undo.
@@ -22,11 +25,23 @@ def decoder(encoding: str) -> Callable[[bytes], bytes] | None:
 
 
 class _Inflate:
+    """gzip, of one member or of several in a row (RFC 1952), or zlib."""
+
     def __init__(self) -> None:
-        self._inner = zlib.decompressobj(47)  # 32 + 15: gzip or zlib, told apart by the header
+        self._inner = zlib.decompressobj(_EITHER)
 
     def __call__(self, data: bytes) -> bytes:
-        try:
-            return self._inner.decompress(data)
-        except zlib.error as error:
-            raise httpx.DecodingError(f"the compressed body is broken: {error}") from error
+        parts = []
+        while data:
+            if self._inner.eof:
+                if not data.startswith(b"\x1f"):
+                    break  # what follows the body's end
+                self._inner = zlib.decompressobj(_EITHER)
+            try:
+                parts.append(self._inner.decompress(data, MAX_INFLATED_BYTES))
+            except zlib.error as error:
+                raise httpx.DecodingError(f"the compressed body is broken: {error}") from error
+            if self._inner.unconsumed_tail:
+                raise httpx.DecodingError(f"the compressed body holds more than {MAX_INFLATED_BYTES >> 20} MiB at once")
+            data = self._inner.unused_data
+        return b"".join(parts)

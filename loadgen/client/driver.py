@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import anyio
 import anyio.abc
@@ -64,12 +65,19 @@ class Flow:
     def now(self) -> int:
         return self.clock() - self.zero_ns
 
-    async def follow(self, spec: RequestSpec, at_ns: int, scheduled_ns: int) -> None:
-        """Send a request taken for `at_ns` and due at `scheduled_ns`, and close its record."""
+    async def follow(self, spec: RequestSpec, at_ns: int, scheduled_ns: int) -> tuple[int, Prompt] | None:
+        """Send a request taken for `at_ns` and due at `scheduled_ns`, and close its record. Of a conversation, returns
+        when the next turn is due, and that turn."""
         record = self.step.placed(await self.sender.send(spec, scheduled_ns + self.zero_ns))
+        after, then = None, spec.prompt.then
+        if then is not None:
+            after = then.next(record)
+            if then.cut:
+                record = replace(record, flags=(*record.flags, "context_cut"))
         self.on_record(record)
         self.step.done(record, self.now(), at_ns)
         self.settle()
+        return None if after is None else (record.done_ns + after[0], after[1])
 
     def settle(self) -> None:
         if self.step.over:
@@ -132,14 +140,18 @@ async def run_step(
         wait_s += plan.stagger_s * place / plan.concurrency
         if wait_s:
             await anyio.sleep(wait_s)
+        turn: tuple[int, Prompt] | None = None
         while True:
             now = flow.now()
+            if turn is not None and turn[0] > now:  # its user thinks: nothing else takes the slot
+                await anyio.sleep((turn[0] - now) / 1e9)
+                now = max(flow.now(), turn[0])
             step.reach(now)
-            spec = step.take(now)
+            spec = step.take(now, None if turn is None else turn[1])
             if spec is None:
                 return flow.settle()
             step.tick(now)
-            await flow.follow(spec, now, now)
+            turn = await flow.follow(spec, now, now)
             if step.refused and not step.over:
                 await anyio.sleep(min(BACKOFF_S[0] * 2 ** min(step.refused - 1, 10), BACKOFF_S[1]))
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal, NamedTuple
 
 import anyio
@@ -27,10 +27,13 @@ from .decode import decoder
 from .dialects.base import Dialect, RequestOptions, asked_choices, asked_output
 from .failures import describe, error_message, failure_kind, reason_phrase, redirected
 from .kernel import KernelTransport
+from .limits import Live, Timeouts
 from .probe import PROBE, Probe
 from .retry import retry_after_s
 from .secrets import scrub, secrets_of
 from .tally import Tally
+
+__all__ = ["HttpxSender", "Timeouts"]
 
 EXCERPT_BYTES = 2048
 ERROR_BODY_BYTES = 65536
@@ -38,54 +41,9 @@ MAX_EVENT_BYTES = 8 << 20
 MAX_WHOLE_BYTES = 64 << 20
 # After [DONE] the last chunk is waited for this long, so that the connection can be used again.
 LINGER_S = 0.25
+ANSWER_BYTES = 8 << 20  # of an answer that goes into the next turn
 REFUSAL_S = 5.0  # how long the body of a refusal is waited for
 PROMPT_WRITE_NS = 20_000  # a write that took no longer sent its first byte at `sent_ns`
-
-
-@dataclass(frozen=True, slots=True)
-class Timeouts:
-    """Four separate limits in seconds, each its own outcome."""
-
-    connect: float = 10.0
-    first_token: float = 600.0
-    idle: float = 60.0
-    total: float = 3600.0
-
-
-class _Live:
-    """A request in flight: its timers and what ends it."""
-
-    __slots__ = ("idle_set", "limits", "offset", "phase", "scope", "start", "why")
-
-    def __init__(self, limits: Timeouts) -> None:
-        self.limits = limits
-        self.start = anyio.current_time()
-        self.offset = (
-            self.start - time.monotonic()
-        )  # the transport calls from outside of any task, where anyio has no time
-        self.phase: TimeoutKind = "connect"
-        self.scope = anyio.CancelScope(deadline=self.start + min(limits.connect, limits.total))
-        self.idle_set = 0.0
-        self.why: Literal["cut", "cancelled"] | None = None
-
-    def now(self) -> float:
-        return time.monotonic() + self.offset
-
-    def sent(self) -> None:
-        self._arm("first_token", self.limits.first_token)
-
-    def token(self) -> None:
-        # Moving a timer for each token costs more than the token: it is set 1/16 late and moved when that is used up.
-        now = self.now()
-        if self.phase == "first_token" or now - self.idle_set > self.limits.idle / 16:
-            self.idle_set = now
-            self._arm("idle", self.limits.idle * 17 / 16)
-
-    def _arm(self, phase: TimeoutKind, limit: float) -> None:
-        end = self.start + self.limits.total
-        deadline = self.now() + limit
-        self.phase = phase if deadline < end else "total"
-        self.scope.deadline = min(deadline, end)
 
 
 class HttpxSender:
@@ -119,7 +77,7 @@ class HttpxSender:
         self._max_event_bytes = max_event_bytes
         self._tally = tally
         self._tokenizer = tokenizer
-        self._live: set[_Live] = set()
+        self._live: set[Live] = set()
         self._ours = client._transport if isinstance(client._transport, KernelTransport) else None
         self._head: bytes | None = None
         self._id_line = True
@@ -142,6 +100,9 @@ class HttpxSender:
         model = fields.get("model")
         end.model = model if isinstance(model, str) else None
         record = scrub(self._record(spec, scheduled_ns, end), self._secrets)
+        then = spec.prompt.then
+        if then is not None and then.keeps and record.outcome == "ok":
+            then.heard(end.tally.answer())
         if self._tokenizer is not None and record.output_tokens.source not in ("usage", "token_ids"):
             texts = end.tally.texts()
             if texts:
@@ -149,8 +110,9 @@ class HttpxSender:
         return record
 
     async def _attempt(self, spec: RequestSpec, body: bytes, scheduled_ns: int) -> _End:
-        live = _Live(self._timeouts)
-        text_bytes = 0 if self._tokenizer is None else TEXT_BYTES
+        live = Live(self._timeouts)
+        then = spec.prompt.then
+        text_bytes = ANSWER_BYTES if then is not None and then.keeps else 0 if self._tokenizer is None else TEXT_BYTES
         tally = self._tally(self._dialect, 0, self._max_event_bytes, EXCERPT_BYTES, text_bytes)
 
         def sent() -> None:
@@ -167,6 +129,7 @@ class HttpxSender:
         except (httpx.HTTPError, httpx.StreamError, httpcore.ProtocolError, OSError) as error:
             end.broke(error)
         finally:
+            live.close()
             self._live.discard(live)
             PROBE.reset(token)
         if live.scope.cancelled_caught and not end.settled:
@@ -177,14 +140,14 @@ class HttpxSender:
                 end.outcome, end.timeout = "timeout", live.phase
         return end
 
-    async def _exchange(self, spec: RequestSpec, body: bytes, scheduled_ns: int, live: _Live, end: _End) -> None:
+    async def _exchange(self, spec: RequestSpec, body: bytes, scheduled_ns: int, live: Live, end: _End) -> None:
         if self._ours is not None:
             await self._through_ours(self._ours, spec, body, scheduled_ns, live, end)
         else:
             await self._through_httpx(spec, body, scheduled_ns, live, end)
 
     async def _through_ours(
-        self, ours: KernelTransport, spec: RequestSpec, body: bytes, scheduled_ns: int, live: _Live, end: _End
+        self, ours: KernelTransport, spec: RequestSpec, body: bytes, scheduled_ns: int, live: Live, end: _End
     ) -> None:
         """Our transport feeds the tally as the bytes come: this task wakes for the headers and for the end."""
         wire = self._wire(self._run + spec.id, body)
@@ -202,13 +165,11 @@ class HttpxSender:
                 end.tally.close(end.probe.last_read_ns, ended_cleanly=True)
                 end.settle(end.probe.last_read_ns)
             else:
-                decode = decoder(reply.encoding)
-                payload = b"".join(answer.body)
-                end.unstreamed(reply, decode(payload) if decode else payload, self._url)
+                end.unstreamed(reply, b"".join(answer.body), self._url)
         finally:
             ours.abandon(answer)
 
-    async def _through_httpx(self, spec: RequestSpec, body: bytes, scheduled_ns: int, live: _Live, end: _End) -> None:
+    async def _through_httpx(self, spec: RequestSpec, body: bytes, scheduled_ns: int, live: Live, end: _End) -> None:
         early_s = (scheduled_ns - time.monotonic_ns()) / 1e9
         if early_s > 0:
             await anyio.sleep(early_s)
@@ -226,9 +187,8 @@ class HttpxSender:
                 return
             payload = bytearray()
             with anyio.move_on_after(math.inf if reply.whole else REFUSAL_S):
-                decode = decoder(reply.encoding)
                 async for chunk in response.aiter_raw():
-                    payload += decode(chunk) if decode else chunk
+                    payload += chunk
                     if len(payload) > (MAX_WHOLE_BYTES if reply.whole else ERROR_BODY_BYTES):
                         break
             end.unstreamed(reply, bytes(payload), self._url)
@@ -236,7 +196,7 @@ class HttpxSender:
             with anyio.CancelScope(shield=True):
                 await response.aclose()
 
-    async def _stream(self, response: httpx.Response, reply: _Reply, live: _Live, end: _End) -> None:
+    async def _stream(self, response: httpx.Response, reply: _Reply, live: Live, end: _End) -> None:
         probe, tally = end.probe, end.tally
         tally.sent_ns = probe.sent_ns or 0
         decode = decoder(reply.encoding)
@@ -313,7 +273,7 @@ class HttpxSender:
             input_tokens=InputTokens(
                 spec.prompt.input_tokens, spec.prompt.local_tokens, result.input_server, result.input_cached
             ),
-            output_tokens=OutputTokens(asked, result.output_count, result.output_source),
+            output_tokens=OutputTokens(asked, result.output_count, result.output_source, end.choices),
             first_event_tokens=result.first_event_tokens,
             events=result.events,
             outcome=outcome,
@@ -328,6 +288,9 @@ class HttpxSender:
             sent_bound_us=-(-probe.write_ns // 1000) if probe.write_ns > PROMPT_WRITE_NS else None,
             model=end.model,
             source_id=spec.prompt.source_id,
+            session=spec.prompt.session,
+            turn=spec.prompt.turn,
+            shared=spec.prompt.shared,
         )
 
 
@@ -383,7 +346,14 @@ class _End:
 
     def unstreamed(self, reply: _Reply, payload: bytes, url: httpx.URL) -> None:
         """An answer that is no event stream: a whole completion (its times are those of a non-streamed answer), or a
-        refusal."""
+        refusal. `payload` is the body as it came."""
+        try:
+            decode = decoder(reply.encoding)
+            payload = decode(payload) if decode else payload
+        except httpx.DecodingError:
+            if reply.status == 200:
+                raise
+            payload = b""  # what a refusal is, is known; its words are not
         if reply.whole:
             self.whole = payload
             self.settle(self.probe.last_read_ns)
@@ -396,6 +366,9 @@ class _End:
             self.fail("content_type", f"the answer is {reply.kind}, not {what}{hint}", excerpt=text)
         elif 300 <= reply.status < 400:
             self.fail("redirect", redirected(str(url), reply.location), reply.status, text)
+        elif 200 <= reply.status < 300:
+            why = f"{reason_phrase(reply.status)}: an answer has status 200"
+            self.fail("http", why, reply.status, text)
         else:
             self.fail("http", error_message(payload) or reason_phrase(reply.status), reply.status, text)
             if self.failure is not None and reply.retry_after_s is not None:
@@ -424,7 +397,7 @@ class _End:
             self.settle(time.monotonic_ns())
         elif kind == "client":
             self.fail(kind, message, outcome="client_error")
-        elif self.status == 200 and kind in ("reset", "protocol"):
+        elif self.status == 200 and kind in ("reset", "protocol") and not isinstance(error, httpx.DecodingError):
             # A stream that had said that it ended did end, whatever the connection does after that.
             self.tally.close(time.monotonic_ns(), ended_cleanly=False)
             self.settle(time.monotonic_ns())

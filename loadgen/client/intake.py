@@ -30,7 +30,7 @@ class Intake:
         *("_entries", "_output_events", "_first_token_ns", "_first_content_ns", "_last_token_ns", "_early_ids"),
         *("_prompt", "_completion", "_cached", "_finish_reason", "_server_id", "_choices", "_finished"),
         *("_malformed", "_ignored", "_plain", "_plain_read", "_tries", "_learned_at", "_calls", "_voice", "_around"),
-        *("_speaker", "_turns"),
+        *("_speaker", "_turns", "_content_at"),
     )
 
     def __init__(
@@ -42,6 +42,7 @@ class Intake:
         self._text = bytearray()  # the first text as UTF-8, at most text_bytes
         self._speaker = UNKNOWN  # the choice that spoke last
         self._turns: list[tuple[int, int]] = []  # (choice, where its text starts), whenever another one spoke
+        self._content_at = -1  # where in it the first text is that is no reasoning
         self._calls: dict[tuple[int, int], Call] = {}  # by choice and index
         self._voice = self._text  # where plain deltas speak
         self._room = text_bytes  # what may still be added to text and calls
@@ -172,6 +173,8 @@ class Intake:
         self._finished.update(piece.finished)
         if self._room > 0:
             if piece.text:
+                if piece.has_content and self._content_at < 0:
+                    self._content_at = len(self._text)
                 choice = piece.choices[0] if len(piece.choices) == 1 else UNKNOWN
                 if choice != self._speaker:
                     self._turn(choice)

@@ -8,6 +8,7 @@ business of httpx's own transport.
 from __future__ import annotations
 
 import asyncio
+import select
 import socket
 import ssl
 import time
@@ -254,11 +255,9 @@ def _is_quiet(connection: Connection) -> bool:
     """Is there nothing to read on a kept connection? What is there already, its end or bytes, answers no request."""
     if connection.tls is not None:
         return True  # it may be a session ticket
-    try:
-        connection.sock.recv(1, socket.MSG_PEEK)
-    except OSError as error:
-        return isinstance(error, BlockingIOError | InterruptedError)
-    return False
+    poll = select.poll()  # a read that finds nothing would cost an exception
+    poll.register(connection.fd, select.POLLIN)
+    return not poll.poll(0)
 
 
 def _nothing() -> None:

@@ -10,6 +10,8 @@ Rules:
    flight, a client too slow) are `not_dispatched`, those sent late because of that limit are `held_back`.
 4. The window opens and closes at an arrival: with n arrivals in it, n / window is the rate without bias. After it the
    arrivals go on, as fillers, until the sample is complete.
+5. Of conversations, the arrivals are their first turns. A later turn is due when the answer before it is complete and
+   its user has thought: it is a request as any other, but no arrival, and moves none.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ from collections.abc import Callable, Iterator
 import anyio
 import anyio.abc
 
-from ..records import Observation, Prompt, Record
+from ..errors import LoadgenError
+from ..records import Observation, Prompt, Record, RequestSpec
 from .budget import Budget
 from .driver import POLL_S, Flow
 from .sender import Sender
@@ -42,11 +45,13 @@ async def run_open_step(
     control: Control | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     step: Step | None = None,
+    end_ns: int | None = None,
 ) -> Observation:
     """Run one open-loop step to its end and return what was seen; stamps in the result are relative to `zero_ns`.
 
     `arrivals` are offsets in ns from `start_ns` (on `clock`; left out: as soon as the first can be made), endless and
-    ascending. `plan.rate` is the rate they have, `plan.concurrency` is 0. The rest is as in `driver.run_step`.
+    ascending; or they come to an end, and the window closes `end_ns` after the start, if it is still open. `plan.rate`
+    is the rate they have, `plan.concurrency` is 0. The rest is as in `driver.run_step`.
     """
     step = step or Step(plan, prompts, budget or Budget(), control or Control())
     room = anyio.Event()  # one of the requests in flight has ended
@@ -62,40 +67,75 @@ async def run_open_step(
     if on_progress is not None:
         on_progress(step.progress)
     start = (clock() + LEAD_NS if start_ns is None else start_ns) - zero_ns
-    due = start + next(arrivals)
+
+    def following() -> int | None:
+        try:
+            offset = next(arrivals, None)
+        except LoadgenError as fault:  # a trace that has changed
+            step.end("client", fault.message, flow.now())
+            return None
+        return None if offset is None else start + offset
+
+    due = following()
+
+    async def reached(due: int) -> bool:
+        """Wait until a request that is due then is to be made, and until there is room; was there none at first?"""
+        await anyio.sleep(max(0, due - LEAD_NS - flow.now()) / 1e9)
+        limited = False
+        while most is not None and step.outstanding >= most and not step.over:
+            limited = True
+            with anyio.move_on_after(POLL_S):
+                await room.wait()
+            # What nothing is sent for, nobody else would notice: the window may be long enough.
+            if step.progress.phase == "measured" and flow.now() > due:
+                step.reach(flow.now())
+                if step.closed_ns is not None:
+                    break
+        now = flow.now()
+        step.tick(now)
+        step.reach(max(due, now))
+        return limited
+
+    def taken(due: int, limited: bool, prompt: Prompt | None = None) -> tuple[RequestSpec, int] | None:
+        """What to send, and for when."""
+        now = flow.now()
+        at = max(due, now)
+        if plan.most_in_flight is not None and step.outstanding >= plan.part(plan.most_in_flight):
+            step.end("client", f"{step.outstanding:,} requests in flight, and no open files for more", now)
+        spec = step.take(at, prompt)
+        if spec is None:
+            return None
+        step.progress.held_back += limited and now > due
+        return spec, at
+
+    async def play(spec: RequestSpec, at: int, due: int) -> None:
+        """A request and, of a conversation, the turns after it."""
+        while (turn := await flow.follow(spec, at, due)) is not None:
+            due, prompt = turn
+            limited = await reached(due)
+            found = None if limited and step.missed(due) else taken(due, limited, prompt)
+            if found is None:
+                break
+            spec, at = found
+        flow.settle()
 
     async def feed(group: anyio.abc.TaskGroup) -> None:
         nonlocal due
-        while not step.over:
-            await anyio.sleep(max(0, due - LEAD_NS - flow.now()) / 1e9)
-            limited = False
-            while most is not None and step.outstanding >= most and not step.over:
-                limited = True
-                with anyio.move_on_after(POLL_S):
-                    await room.wait()
-                # What nothing is sent for, nobody else would notice: the window may be long enough.
-                if step.progress.phase == "measured" and flow.now() > due:
-                    step.reach(flow.now())
-                    if step.closed_ns is not None:
-                        break
-            now = flow.now()
-            at = max(due, now)
-            step.tick(now)
-            step.reach(at)
+        while not step.over and due is not None:
+            limited = await reached(due)
             if step.missed(due):
-                due = start + next(arrivals)
+                due = following()
                 continue
-            if plan.most_in_flight is not None and step.outstanding >= plan.part(plan.most_in_flight):
-                step.end("client", f"{step.outstanding:,} requests in flight, and no open files for more", now)
-            spec = step.take(at)
-            if spec is None:
+            found = taken(due, limited)
+            if found is None:
                 break
-            step.progress.held_back += limited and now > due
-            group.start_soon(flow.follow, spec, at, due)
-            due = start + next(arrivals)
+            group.start_soon(play, *found, due)
+            due = following()
+        if due is None and end_ns is not None:
+            step.reach(max(start + end_ns, flow.now()))
         flow.settle()
 
     await flow.run(lambda group: group.start_soon(feed, group))
-    while step.missed(due):
-        due = start + next(arrivals)
+    while due is not None and step.missed(due):
+        due = following()
     return step.observation(flow.now())

@@ -138,6 +138,7 @@ def unpack(values: Sequence[Any]) -> Record:
     if found["events"] is not None:
         found["events"].bounded[:] = [(index, bound_us) for index, bound_us in found["events"].bounded]
     found["flags"] = tuple(found["flags"])
+    found["shared"] = None if found["shared"] is None else tuple(found["shared"])
     found["attempts"] = tuple(Attempt(**attempt) for attempt in found["attempts"])
     return Record(**found)
 

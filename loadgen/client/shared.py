@@ -23,7 +23,7 @@ import anyio
 
 from ..errors import LoadgenError
 from ..records import Observation, Record
-from ..workload.arrivals import Schedule
+from ..workload.arrivals import Offsets
 from . import openloop
 from .budget import Budget, apportion
 from .health import combined
@@ -68,7 +68,7 @@ class Shared:
         self,
         team: Sequence[Worker],
         plan: StepPlan,
-        schedule: Schedule | None,
+        schedule: Offsets | None,
         budget: Budget,
         control: Control,
         now: Callable[[], int],
@@ -149,7 +149,7 @@ class Shared:
             "plan": {name: getattr(plan, name) for name in names}
             | {"worker": number, "workers": len(self.team), "max_error_rate": 1.0, "retry": asdict(plan.retry)},
             "budget": {name: getattr(budget, name) for name in limits} | {"deadline": deadline},
-            "arrivals": None if self.schedule is None else [self.schedule.arrivals.kind, self.schedule.arrivals.shape],
+            "arrivals": None if self.schedule is None else self.schedule.spec,
             "nonce": nonce,
             "events": events,
         }

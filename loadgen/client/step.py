@@ -11,6 +11,7 @@ window opens and closes, and when all is over. All times are ns on the run's clo
 from __future__ import annotations
 
 import math
+from bisect import insort
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -240,17 +241,22 @@ class Step(Phases):
         self.wake: Callable[[], None] = lambda: None  # whoever waits for the end
         self._coming: deque[int] = deque()  # when the requests that wait will be in flight, ascending
 
-    def take(self, at_ns: int) -> RequestSpec | None:
-        """The request to send at `at_ns`, in the phase reached; None when nothing more is to be sent."""
+    def take(self, at_ns: int, prompt: Prompt | None = None) -> RequestSpec | None:
+        """The request to send at `at_ns`, in the phase reached: of this prompt, or of the next one of the stream; None
+        when nothing more is to be sent."""
         if self.over:
             return None
         plan = self.plan
         try:
-            prompt = next(self.prompts)
+            prompt = next(self.prompts) if prompt is None else prompt
+        except StopIteration:  # a trace has come to its end
+            return None
         except LoadgenError as fault:  # a line of a large file that is no prompt
             self.end("client", fault.message)
             return None
         phase: Phase = self.progress.phase
+        if phase == "measured" and at_ns < (self.progress.opened_ns or 0):  # opened ahead, for a later request
+            phase = "warmup"
         number = self.sent * plan.workers + plan.worker
         spec = RequestSpec(
             f"s{plan.step}-{number:06d}", prompt, plan.step, plan.concurrency, phase, plan.worker, number
@@ -261,7 +267,10 @@ class Step(Phases):
         self.sent += 1
         self.outstanding += 1
         self.progress.measured_sent += phase == "measured"
-        self._coming.append(at_ns)
+        if self._coming and at_ns < self._coming[-1]:  # a turn that is due before an arrival taken ahead
+            insort(self._coming, at_ns)
+        else:
+            self._coming.append(at_ns)
         return spec
 
     def placed(self, record: Record) -> Record:
@@ -328,8 +337,8 @@ class Part(Step):
         if self.sample is None:
             self._late("measured", "filler", at_ns)
 
-    def take(self, at_ns: int) -> RequestSpec | None:
-        spec = super().take(at_ns)
+    def take(self, at_ns: int, prompt: Prompt | None = None) -> RequestSpec | None:
+        spec = super().take(at_ns, prompt)
         if spec is not None:
             self._places[spec.id] = at_ns, spec.phase
         return spec

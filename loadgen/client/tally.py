@@ -264,10 +264,7 @@ class Tally(Intake):
             excerpt=None if outcome == "ok" else self._excerpt(),
             malformed_events=self._malformed,
             ignored_events=self._ignored,
-            calls=tuple(
-                CallPart(*place, call.name.decode("utf-8", "ignore"), call.arguments.decode("utf-8", "ignore"))
-                for place, call in sorted(self._calls.items())
-            ),
+            calls=self._call_parts() if self._calls else (),
         )
 
     def texts(self) -> list[str]:
@@ -282,6 +279,18 @@ class Tally(Intake):
             choices.setdefault(choice, bytearray()).extend(self._text[start:end])
         calls = (call.name + call.arguments for call in self._calls.values())
         return [text.decode("utf-8", "replace") for text in (*choices.values(), *calls) if text]
+
+    def answer(self) -> str:
+        """What the first choice said, without its reasoning: what a conversation goes on from."""
+        self._parse_all()
+        if not self._turns or self._content_at < 0:
+            return ""
+        said = bytearray()
+        ends = [start for _, start in self._turns[1:]] + [len(self._text)]
+        for (choice, start), end in zip(self._turns, ends, strict=True):
+            if choice == self._turns[0][0] and end > self._content_at:
+                said += self._text[max(start, self._content_at) : end]
+        return said.decode("utf-8", "replace")
 
     # --- reads --------------------------------------------------------------------------------------------------------
 
@@ -315,6 +324,12 @@ class Tally(Intake):
         return len(events)
 
     # --- figures ----------------------------------------------------------------------------------------------------
+
+    def _call_parts(self) -> tuple[CallPart, ...]:
+        return tuple(
+            CallPart(*place, call.name.decode("utf-8", "ignore"), call.arguments.decode("utf-8", "ignore"))
+            for place, call in sorted(self._calls.items())
+        )
 
     def _outcome(self) -> tuple[Outcome, Failure | None]:
         if self._error is not None:

@@ -22,13 +22,16 @@ import httpx
 
 from ..errors import LoadgenError, UsageError
 from ..records import Prompt, Record
-from ..workload.arrivals import Arrivals, Schedule
+from ..workload.arrivals import Offsets, Schedule, parse_arrivals
 from ..workload.definition import workload_of
 from ..workload.files import read_prompts
 from ..workload.models import ModelMix
-from ..workload.plain import PlainWorkload, defined_workload
+from ..workload.plain import PlainWorkload, defined_workload, traced_workload
 from ..workload.prompts import Calibration, LengthRange
+from ..workload.sessions import sessions_of
+from ..workload.sharing import sharing_of
 from ..workload.tokenizer import LocalTokenizer
+from ..workload.traces.replayed import replayed_of
 from .addresses import Addresses
 from .budget import Budget
 from .counting import ahead
@@ -84,8 +87,8 @@ class _Worker:
         self.addresses = Addresses(unix_socket=config["access"]["unix_socket"])
         tune_process()
         try:
-            self.workload = _workload(config["workload"])
             self.tokenizer = LocalTokenizer(config["tokenizer"]) if config["tokenizer"] is not None else None
+            self.workload = _workload(config["workload"], self.tokenizer.count if self.tokenizer is not None else None)
             self.append = self.open_log(config["part"])
             self.pipe.say("ready")
         except LoadgenError as fault:
@@ -199,7 +202,8 @@ class _Task:
                 if self.arrivals is None:
                     seen = await run_step(sender, self.part.prompts, plan, **how)
                 else:
-                    seen = await run_open_step(sender, self.part.prompts, plan, self._schedule(), **how)
+                    schedule = self._schedule()
+                    seen = await run_open_step(sender, self.part.prompts, plan, schedule, end_ns=schedule.end_ns, **how)
         worker.tell()
         budget = self.budget
         return {
@@ -255,15 +259,22 @@ class _Task:
         config = self.worker.config
         calibration = Calibration.of(config["calibration"]) if config["calibration"] is not None else None
         stream = self.worker.workload.stream(
-            config["seed"], nonce, calibration, worker=self.plan.worker, workers=self.plan.workers
+            config["seed"],
+            nonce,
+            calibration,
+            worker=self.plan.worker,
+            workers=self.plan.workers,
+            context=config["context"],
         )
         return self.over.enter_context(ahead(stream, self.worker.tokenizer))
 
-    def _schedule(self) -> Schedule:
-        kind, shape = self.arrivals
+    def _schedule(self) -> Offsets:
         assert self.plan.rate is not None
+        trace = self.worker.workload.trace
+        if self.arrivals == "trace" and trace is not None:
+            return trace.offsets(self.plan.worker, self.plan.workers)
         return Schedule(
-            Arrivals(kind, shape),
+            parse_arrivals(self.arrivals),
             self.plan.rate,
             self.worker.config["seed"],
             worker=self.plan.worker,
@@ -271,15 +282,20 @@ class _Task:
         )
 
 
-def _workload(found: Mapping[str, Any]) -> PlainWorkload:
+def _workload(found: Mapping[str, Any], count: Callable[[str], int] | None) -> PlainWorkload:
     """What of a workload its stream of prompts is made from."""
     input_len, output_len = (LengthRange(*found[k]) if found[k] else None for k in ("input_len", "output_len"))
     mix = found["models"]
     models = None if mix is None else ModelMix(tuple(mix["names"]), tuple(mix["shares"]))
+    if found.get("trace") is not None:
+        return replace(traced_workload(replayed_of(found["trace"], count)), models=models)
     if found.get("definition") is not None:
-        return replace(defined_workload(workload_of(found["definition"], "the workload")), models=models)
+        workload = defined_workload(workload_of(found["definition"], "the workload"))
+        sharing, sessions = sharing_of(found["sharing"]), sessions_of(found["sessions"]) or workload.sessions
+        return replace(workload, models=models, sharing=sharing, sessions=sessions)
     if found["file"] is None:
-        return PlainWorkload(input_len, output_len, models=models)
+        sharing, sessions = sharing_of(found["sharing"]), sessions_of(found["sessions"])
+        return PlainWorkload(input_len, output_len, models=models, sharing=sharing, sessions=sessions)
     file = read_prompts(Path(found["file"]), None if output_len is None else output_len.low)
     if file.content_hash != found["content_hash"]:
         raise UsageError(

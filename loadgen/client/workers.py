@@ -19,9 +19,10 @@ import orjson
 
 from ..errors import LoadgenError
 from ..records import Observation, Record
-from ..workload.arrivals import Schedule
+from ..workload.arrivals import Offsets
 from ..workload.plain import PlainWorkload
 from ..workload.prompts import Calibration
+from ..workload.sessions import sessions_object
 from .budget import Budget
 from .dialects.base import RequestOptions
 from .exchange import Timeouts
@@ -47,8 +48,10 @@ def configuration(
     run: str,
     token_log: bool = True,
     tokenizer: str | None = None,
+    context: int | None = None,
 ) -> dict[str, Any]:
     """What a worker needs to know of the run, as JSON has it. It may hold secrets."""
+    defined = None if workload.definition is None else workload.definition.sessions  # it knows them by itself
     lengths = {"input_len": workload.input_len, "output_len": workload.output_len}
     return {
         "urls": list(urls),
@@ -63,12 +66,16 @@ def configuration(
             "content_hash": workload.content_hash,
             "definition": None if workload.definition is None else dict(workload.definition.table),
             "models": None if workload.models is None else asdict(workload.models),
+            "sharing": None if workload.sharing is None else workload.sharing.as_object(),
+            "sessions": None if workload.sessions == defined else sessions_object(workload.sessions),
+            "trace": None if workload.trace is None else workload.trace.as_object(),
         },
         "calibration": None if calibration is None else asdict(calibration),
         "seed": seed,
         "run": run,
         "token_log": token_log,
         "tokenizer": tokenizer,
+        "context": context,
     }
 
 
@@ -154,7 +161,7 @@ class Fleet:
         on_record: Callable[[Record], None],
         budget: Budget | None = None,
         control: Control | None = None,
-        schedule: Schedule | None = None,
+        schedule: Offsets | None = None,
         events: bool = False,
         on_progress: Callable[[Progress], None] | None = None,
         on_fault: Callable[[LoadgenError], None] = lambda fault: None,

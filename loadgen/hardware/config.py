@@ -82,7 +82,7 @@ class _Shape:
         notes: list[str] = []
         layers = _count(config, name, "num_hidden_layers", "n_layer", "num_layers", "n_layers")
         if layers > MOST_LAYERS:
-            raise UsageError(f"{name}: {layers:,} layers are more than any model has", "give the model's own config.json")
+            raise UsageError(f"{name}: {layers:,} layers are more than a model has", "give the model's own config.json")
         hidden = _count(config, name, "hidden_size", "n_embd", "d_model")
         heads = _count(config, name, "num_attention_heads", "n_head", "n_heads")
         kv_heads = _maybe(config, "num_key_value_heads", "num_kv_heads", "n_head_kv", "multi_query_group_num")
@@ -154,6 +154,7 @@ def _counted(shape: _Shape, name: str, source: str) -> Model:
         head_dim=shape.head_dim,
         attention=groups,
         vocabulary=shape.vocabulary,
+        tied=not head,
         latent_rank=latent,
         rope_dim=(_maybe(config, "qk_rope_head_dim") or 0) if latent else 0,
         experts=(_experts(config) or 0) if expert_layers else 0,

@@ -52,7 +52,8 @@ class Model:
     routers).
 
     `latent_rank` > 0 means latent attention (MLA), with `rope_dim` kept beside the latent. `state_elements` is what the
-    recurrent layers keep of one sequence, in elements of `state_bytes`. `notes` say what could not be told from the
+    recurrent layers keep of one sequence, in elements of `state_bytes`. `tied`: the input and the output embedding are one
+    matrix. `notes` say what could not be told from the
     source.
     """
 
@@ -66,6 +67,7 @@ class Model:
     head_dim: int
     attention: tuple[AttentionLayers, ...]
     vocabulary: int = 0
+    tied: bool = False
     latent_rank: int = 0
     rope_dim: int = 0
     experts: int = 0
@@ -143,6 +145,21 @@ class Model:
         return seen * each + self.state_elements * self.state_bytes / tensor_parallel
 
     # --- work -------------------------------------------------------------------------------------------------------
+
+    @property
+    def head_parameters(self) -> int:
+        """Of the output embedding: used for the tokens that are sampled, and not for those of a prompt before."""
+        return self.vocabulary * self.hidden
+
+    @property
+    def body_parameters(self) -> float:
+        """What every token is multiplied with: the active ones without embeddings, of which the input is looked up."""
+        return self.active_parameters - self.head_parameters * (1 if self.tied else 2)
+
+    @property
+    def attention_flops(self) -> float:
+        """FLOPs of one query token on one token of context in one layer: its score and its share of the weighted sum."""
+        return self._attention_flops(1.0)
 
     def decode_flops(self, context: float) -> float:
         """FLOPs of one token at this context: 2 × active parameters, and its scores and weighted sum in each layer."""

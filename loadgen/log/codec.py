@@ -25,6 +25,7 @@ from ..records import (
     PHASES,
     TOKEN_SOURCES,
     Attempt,
+    Came,
     ClientHealth,
     Connect,
     Estimate,
@@ -42,6 +43,7 @@ from ..records import (
 )
 
 VERDICTS: tuple[str, ...] = get_args(Verdict)
+_CAME: tuple[str, ...] = get_args(Came)
 _TIMEOUTS: tuple[str, ...] = get_args(TimeoutKind)
 _FAILURE_KINDS: tuple[str, ...] = get_args(FailureKind)
 _T = TypeVar("_T")
@@ -79,6 +81,8 @@ def record_object(record: Record) -> dict[str, Any]:
         },
         "output_tokens": {"asked": tokens_out.asked, "count": tokens_out.count, "source": tokens_out.source},
     }
+    if tokens_out.choices != 1:
+        line["output_tokens"]["choices"] = tokens_out.choices
     if record.first_event_tokens is not None:
         line["first_event_tokens"] = record.first_event_tokens
     if record.events is not None:
@@ -111,6 +115,10 @@ def record_object(record: Record) -> dict[str, Any]:
         line["model"] = record.model
     if record.source_id is not None:
         line["source_id"] = record.source_id
+    if record.session is not None:
+        line["session"], line["turn"] = record.session, record.turn
+    if record.shared is not None:
+        line["shared"] = record.shared
     return line
 
 
@@ -173,7 +181,8 @@ def observation_object(observation: Observation) -> dict[str, Any]:
 
 
 def stop_object(stop: Stop) -> dict[str, Any]:
-    return {("peak_throughput_tok_s" if k == "peak_throughput" else k): v for k, v in plain(stop).items()}
+    units = {"peak_throughput": "peak_throughput_tok_s", "peak_goodput": "peak_goodput_req_s"}
+    return {units.get(k, k): v for k, v in plain(stop).items()}
 
 
 def step_object(observation: Observation, summary: StepSummary | None = None) -> dict[str, Any]:
@@ -239,6 +248,7 @@ def decode_observation(line: bytes | Mapping[str, Any], source: str = "log", num
             health=_health(_object(seen, "health")) if seen.get("health") is not None else None,
             workers=_int(seen, "workers") or 1,
             looks=max(1, _int(seen, "looks") or 1),
+            cache_block=_int(seen, "cache_block"),
         )
     except _FaultError as error:
         raise LogError(f"{source} line {number}: {error}", "delete steps.jsonl: it can be derived again") from error
@@ -280,9 +290,21 @@ def decode_stop(obj: Mapping[str, Any] | None) -> Stop | None:
             if value is not None and isinstance(peak, Mapping)
             else None,
             sentence=_str(obj, "sentence") or "",
+            limit=_float(obj, "limit"),
+            band=_pair(obj.get("band")),
+            first=cast("Came | None", _enum(obj, "first", _CAME)),
+            peak_goodput=_float(obj, "peak_goodput_req_s"),
+            unsteady=obj.get("unsteady") is True,
         )
     except _FaultError:
         return None
+
+
+def _pair(value: object) -> tuple[float, float] | None:
+    match value:
+        case [int() | float() as low, int() | float() as high]:
+            return float(low), float(high)
+    return None
 
 
 def decode_levels(value: object) -> dict[int, tuple[str, tuple[str, ...]]]:
@@ -325,6 +347,7 @@ def _record(obj: Mapping[str, Any]) -> Record:
             _int(tokens_out, "asked"),
             _int(tokens_out, "count"),
             cast(Any, _enum(tokens_out, "source", TOKEN_SOURCES)),
+            max(1, _int(tokens_out, "choices") or 1),
         ),
         first_event_tokens=_int(obj, "first_event_tokens"),
         events=_events(obj),
@@ -341,7 +364,21 @@ def _record(obj: Mapping[str, Any]) -> Record:
         attempts=_attempts(obj.get("attempts") or []),
         model=_str(obj, "model"),
         source_id=_str(obj, "source_id"),
+        session=_int(obj, "session"),
+        turn=_int(obj, "turn"),
+        shared=_two(obj, "shared"),
     )
+
+
+def _two(obj: Mapping[str, Any], key: str) -> tuple[int, int] | None:
+    found = obj.get(key)
+    if found is None:
+        return None
+    if not isinstance(found, list | tuple) or len(found) != 2 or not all(type(n) is int for n in found):
+        raise _FaultError(f"{key} must be two whole numbers, is {_shown(found)}")
+    if any(n not in _INT64 for n in found):
+        raise _FaultError(f"{key} is out of range")
+    return found[0], found[1]
 
 
 def _failure(obj: Mapping[str, Any]) -> Failure:

@@ -41,8 +41,10 @@ class Columns:
     event_offsets[i]:event_offsets[i + 1]; `has_events` is False where none were logged, which is not the same as none
     having come. `event_tokens` is -1 where unknown; `event_bound_us`, how late an event's stamp may be, where exact.
     `sent_bound_us` is how early `sent_ns` may be, NULL where it is exact; `retries`, how often a request was sent
-    again. `model` is an index into `models`, the names in order of their first request, -1 where none was asked for;
-    `peer` likewise into `peers`.
+    again; `choices`, its `n`. `model` is an index into `models`, the names in order of their first request, -1 where
+    none was asked for; `peer` likewise into `peers`. `session` and `turn` are NULL outside of conversations;
+    `shared_low` and `shared_high` are how many of its first tokens a cache could hold, at least and at most, NULL where
+    that is not known.
     Arrays are for reading only. `ids` is empty where the builder was told to drop them.
     """
 
@@ -77,7 +79,12 @@ class Columns:
     output_count: Int64
     first_event_tokens: Int64
     sent_bound_us: Int64
+    choices: Int64
     retries: Int64
+    session: Int64
+    turn: Int64
+    shared_low: Int64
+    shared_high: Int64
     has_events: Bools
     event_offsets: Int64
     event_ns: Int64
@@ -131,8 +138,8 @@ _FLAG_BITS = {name: 1 << i for i, name in enumerate(FLAGS)}
 _INT64_FIELDS = (
     *("step", "concurrency", "worker", "flags", "status", "scheduled_ns", "sent_ns", "first_byte_ns"),
     *("first_token_ns", "first_content_ns", "last_token_ns", "done_ns", "input_asked", "input_local", "input_server"),
-    *("input_cached", "output_asked", "output_count", "first_event_tokens", "sent_bound_us"),
-    "retries",
+    *("input_cached", "output_asked", "output_count", "first_event_tokens", "sent_bound_us", "choices"),
+    *("retries", "session", "turn", "shared_low", "shared_high"),
 )
 
 
@@ -325,7 +332,11 @@ def _ints(r: Record) -> tuple[int | None, ...]:
         r.output_tokens.count,
         r.first_event_tokens,
         r.sent_bound_us,
+        r.output_tokens.choices,
         max(0, len(r.attempts) - 1),
+        r.session,
+        r.turn,
+        *(r.shared or (None, None)),
     )
 
 

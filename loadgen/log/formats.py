@@ -31,7 +31,7 @@ COLUMNS = (
     *REQUIRED,
     *("step", "concurrency", "phase", "outcome", "first_event_tokens", "scheduled_ts", "done_ts"),
     *("status", "finish_reason", "token_source", "input_asked", "output_asked", "cached_tokens"),
-    *("ttft_ms", "tpot_ms", "e2e_ms", "error", "flags", "peer", "model", "source_id"),
+    *("ttft_ms", "tpot_ms", "e2e_ms", "error", "flags", "peer", "model", "source_id", "session", "turn"),
 )
 _REMEDY = (
     f"the columns are {', '.join(REQUIRED)}: times in seconds, start <= first token <= end, at least 1 output token"
@@ -99,6 +99,8 @@ def _row(record: Record) -> list[str | int | None]:
         safe_cell(record.peer),
         safe_cell(record.model),
         safe_cell(record.source_id),
+        record.session,
+        record.turn,
     ]
 
 

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from ..records import Distribution, Percentile, StepSummary
+from .asked import asked_line
+from .caching import cache_lines
 from .health import health_lines
 from .models import part_lines
 from .numbers import NONE, clean, decimals, number, percent, plural, with_error
@@ -22,14 +26,21 @@ _LATENCIES = (
     ("dispatch_lag", "dispatch lag"),
 )
 _POINTS = (50.0, 90.0, 95.0, 99.0)
+NOTHING: Mapping[str, Mapping[str, float]] = MappingProxyType({})
 TABLE_WIDTH = 112  # of all columns of the latencies
 
 
-def step_details(summary: StepSummary, *, in_seconds: bool = False, width: int = 120) -> list[str]:
+def step_details(
+    summary: StepSummary,
+    *,
+    in_seconds: bool = False,
+    width: int = 120,
+    asked: Mapping[str, Mapping[str, float]] = NOTHING,
+) -> list[str]:
     """Latencies, throughputs, tokens and checks of one step; `in_seconds`: in the unit of an imported CSV. Below the
     width of the whole table of latencies it has percentiles alone. Other lines may be longer than `width`."""
     table = _latency_table(summary, in_seconds, wide=width >= TABLE_WIDTH)
-    return [_title(summary), *table, *_figures(summary), *part_lines(summary, width)]
+    return [_title(summary), *table, *_figures(summary, asked), *part_lines(summary, width)]
 
 
 def _title(summary: StepSummary) -> str:
@@ -106,7 +117,7 @@ def _latency_row(found: Distribution, in_seconds: bool, *, wide: bool) -> str:
     return points + (mean.rjust(17) + show(found.std).rjust(10) + show(found.max).rjust(10) if wide else "")
 
 
-def _figures(summary: StepSummary) -> list[str]:
+def _figures(summary: StepSummary, asked: Mapping[str, Mapping[str, float]]) -> list[str]:
     lines: list[tuple[str, str]] = []
     classic = summary.output_throughput_classic
     output = []
@@ -131,6 +142,7 @@ def _figures(summary: StepSummary) -> list[str]:
     lines.append(("requests", " · ".join(requests)))
     lines.append(("arrivals", _arrivals(summary)))
     lines.append(("lengths", _lengths(summary)))
+    lines.append(("asked lengths", asked_line(summary, asked)))
     good = [f"{number(summary.goodput)} requests/s"] if summary.goodput is not None else []
     if summary.attainment:
         met = summary.attainment
@@ -148,6 +160,7 @@ def _figures(summary: StepSummary) -> list[str]:
         lines.append(("" if i else "objectives", text))
     if summary.littles_law_residual is not None:
         lines.append(("Little's law", f"in flight against residence {100 * summary.littles_law_residual:+.2f} %"))
+    lines += cache_lines(summary)
     lines += server_lines(summary)
     lines += health_lines(summary)
     lines.append(("flags", ", ".join(f"{name} {n:,}" for name, n in summary.flags.items())))

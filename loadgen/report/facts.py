@@ -29,6 +29,8 @@ class RunFacts:
     truncated_lines: int = 0
     notes: tuple[str, ...] = ()
     is_csv: bool = False
+    asked: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # the workload's own lengths, by side
+    apart: bool = False  # were the prompts made so that they share nothing?
 
 
 def facts_of(
@@ -67,7 +69,24 @@ def facts_of(
         truncated_lines=truncated_lines,
         notes=tuple(clean(note) for note in notes),
         is_csv=is_csv,
+        asked=_asked(_object(manifest.get("workload"))),
+        apart=_apart(_object(manifest.get("workload"))),
     )
+
+
+def _apart(workload: Mapping[str, Any]) -> bool:
+    shared = any(workload.get(key) for key in ("sharing", "sessions", "same_text"))
+    return workload.get("kind") in ("shape", "definition") and not shared
+
+
+def _asked(workload: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    """The figures of a definition's lengths, of the sides that have all of them."""
+    found: dict[str, dict[str, float]] = {}
+    for side, figures in _object(workload.get("asked")).items():
+        own = {key: _object(figures).get(key) for key in ("mean", "p50", "p90", "p99")}
+        if side in ("input", "output") and all(isinstance(n, (int, float)) for n in own.values()):
+            found[side] = {key: float(n) for key, n in own.items() if n is not None}
+    return found
 
 
 def _object(value: object) -> Mapping[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from ..log.codec import plain, stop_object
 from ..records import DEFINITIONS_VERSION, SCHEMA_VERSION, Estimate, Slo, StepSummary, Stop
+from .caching import cache_object, sessions_object
 from .facts import RunFacts
 from .models import parts_object
 from .text import Mark
@@ -145,6 +146,7 @@ def step_object(s: StepSummary, mark: Mark) -> dict[str, Any]:
         "input_deviation_share": s.input_deviation,
         "output_mean_tokens": s.output_tokens_mean,
         "output_asked_mean_tokens": s.output_asked_mean,
+        "asked_tokens": s.asked,
         "cached_share": s.cached_share,
         "estimated_token_share": s.estimated_token_share,
         "estimated_itl": s.estimated_itl,
@@ -161,8 +163,13 @@ def step_object(s: StepSummary, mark: Mark) -> dict[str, Any]:
         "workers": s.workers,
         "by_model": parts_object(s.by_model),
         "by_peer": parts_object(s.by_peer),
+        "by_turn": parts_object(s.by_turn),
+        "cache": cache_object(s.cache),
+        "sessions": sessions_object(s),
         "retries": s.retries,
         "admitted_requests": s.admitted,
+        "bursts": s.bursts,
+        "longer_output_requests": s.longer,
         "objectives": s.objectives,
         "percentiles_ms": {_NAMES[key]: found.percentiles for key, found in s.latency.items() if key in _NAMES},
     }

@@ -6,15 +6,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..records import Distribution, PartSummary, StepSummary
-from .numbers import NONE, clean, number
+from .numbers import NONE, clean, number, percent
 
 POINTS = (50.0, 95.0)
 
 
 def part_lines(summary: StepSummary, width: int = 120) -> list[str]:
-    """A small table each, a row for each model and for each peer; nothing where there is but one. Below the width of
+    """A small table each, a row for each model, peer or turn; nothing where there is but one. Below the width of
     the whole table it has no TPOT."""
-    return [*_table("by model", summary.by_model, width), *_table("by peer", summary.by_peer, width)]
+    tables = (("by model", summary.by_model), ("by peer", summary.by_peer), ("by turn", summary.by_turn))
+    return [line for title, parts in tables for line in _table(title, parts, width)]
 
 
 def _table(title: str, parts: Sequence[PartSummary], width: int) -> list[str]:
@@ -25,10 +26,14 @@ def _table(title: str, parts: Sequence[PartSummary], width: int) -> list[str]:
     metrics = ("ttft", "tpot") if size + 75 <= width else ("ttft",)
     head = "".join(name.rjust(room) for name, room in (("ok", 7), ("failed", 8), ("output tok/s", 14)))
     head += "".join(f"{metric.upper()} p{p:g}".rjust(11) for metric in metrics for p in POINTS)
+    cached = size + 83 <= width and any(one.cached_share is not None for one in parts)
+    head += "cached".rjust(8) if cached else ""
     lines = [f"  {title.ljust(size)}{head}"]
     for one, name in zip(parts, names, strict=True):
         cells = f"{one.ok:>7,}{one.failed:>8,}{number(one.output_throughput):>14}"
         cells += "".join(_point(one.latency[metric], p).rjust(11) for metric in metrics for p in POINTS)
+        if cached:
+            cells += (NONE if one.cached_share is None else percent(one.cached_share)).rjust(8)
         lines.append(f"  {name.ljust(size)}{cells}")
     return lines
 
@@ -49,6 +54,7 @@ def _object(one: PartSummary) -> dict[str, Any]:
         "completed": one.ok,
         "failed": one.failed,
         "output_throughput": one.output_throughput,
+        "cached_share": one.cached_share,
     }
     weak = []
     for metric, found in one.latency.items():

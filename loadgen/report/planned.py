@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..analysis.capacity import Deployment
 from ..analysis.planning import CapacityPlan
+from ..hardware.deployment import Deployment
 from ..hardware.model import GB, GIB, KIB
 from .numbers import number, plural
 

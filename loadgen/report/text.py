@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from ..records import Slo, StepSummary, Stop
+from .asked import asked_notes
+from .caching import cache_notes
 from .details import step_details
 from .facts import RunFacts
 from .health import error_text, health_notes, limit_texts
@@ -54,7 +56,7 @@ def render(
         head_row = table_head(slo, open_loop=any(s.rate is not None for s in summaries), width=width)
         parts.append([head_row, *(table_row(s, marks.get(s.step, Mark("")), slo, width=width) for s in summaries)])
     if summaries and (details or len(summaries) == 1):
-        parts += [step_details(s, in_seconds=facts.is_csv, width=width) for s in summaries]
+        parts += [step_details(s, in_seconds=facts.is_csv, width=width, asked=facts.asked) for s in summaries]
     elif summaries:
         parts.append(part_lines(_held(stop, summaries) or summaries[-1], width))
     ours = client(summaries)
@@ -253,9 +255,14 @@ def notes(facts: RunFacts, summaries: Sequence[StepSummary]) -> list[str]:
         found.append(f"{plural(facts.truncated_lines, 'half-written line')} at the end of the log dropped")
     if n := flags["short_output"]:
         found.append(f"{n:,} of {plural(sent, 'answer')} shorter than asked{_got(summaries)}")
+    if n := sum(s.longer for s in summaries):
+        found.append(
+            f"{n:,} of {plural(sent, 'answer')} with more output tokens, by the server's count, than were asked for"
+        )
     off = max((s.input_deviation or 0.0 for s in summaries), key=abs, default=0.0)
     if abs(off) > 0.02:
         found.append(f"a step's prompts were {100 * off:+.1f} % off the length asked for, by the server's count")
+    found += asked_notes(summaries, facts.asked)
     if n := flags["usage_missing"]:
         found.append(
             f"{n:,} of {plural(sent, 'answer')} without the usage that was asked for: tokens counted otherwise"
@@ -274,13 +281,12 @@ def notes(facts: RunFacts, summaries: Sequence[StepSummary]) -> list[str]:
     share = max((s.estimated_token_share for s in summaries if s.output_throughput), default=0.0)
     if share > 0.01 and not facts.is_csv:
         found.append(f"up to {percent(share)} of a step's output tokens placed in its window by estimate")
-    cached = max((s.cached_share or 0.0 for s in summaries), default=0.0)
-    if cached > 0.01:
-        found.append(f"up to {percent(cached)} of a step's prompt tokens came from the server's prefix cache")
+    found += cache_notes(summaries, apart=facts.apart)
     residuals = [s.littles_law_residual for s in summaries if s.littles_law_residual is not None]
     worst = max(residuals, key=abs, default=0.0)
     if abs(worst) > 0.05:
         found.append(f"the requests in flight and their times disagree by {percent(abs(worst))} (Little's law)")
+    found += burst_notes(summaries)
     found += server_notes(summaries)
     found += health_notes(summaries)
     for summary in summaries:
@@ -289,6 +295,20 @@ def notes(facts: RunFacts, summaries: Sequence[StepSummary]) -> list[str]:
     for note in found:
         lines += line("" if lines else "note", note)
     return lines
+
+
+def burst_notes(summaries: Sequence[StepSummary]) -> list[str]:
+    """Where output was held back on its way and came in bursts."""
+    found = [s.bursts for s in summaries if s.bursts]
+    if not found:
+        return []
+    worst = max(found, key=lambda b: b.every_ms)
+    requests, judged = sum(b.requests for b in found), sum(b.judged for b in found)
+    return [
+        f"{requests:,} of {plural(judged, 'answer')} came in bursts, up to {number(worst.events)} events at once every"
+        f" {number(worst.every_ms)} ms: a proxy that buffers stands before the server (nginx: proxy_buffering off), or"
+        " the server itself writes so; TTFT and ITL tell of the bursts, not of the model"
+    ]
 
 
 def arrival_notes(summary: StepSummary) -> list[str]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import anyio
 
@@ -49,7 +51,7 @@ def most_tokens(budget: Budget, workload: PlainWorkload) -> int | None:
     """The most tokens, in and out, that one request of the workload can use; None where the server decides, or
     where not every prompt is known."""
     inputs, outputs = workload.max_input_tokens, workload.max_output_tokens
-    if (outputs is None and budget.output_limit is None) or not workload.complete:
+    if (outputs is None and budget.output_limit is None) or not workload.complete or workload.sessions is not None:
         return None
     prompts = workload.prompts or (Prompt(input_tokens=inputs, output_tokens=outputs),)
     return max(sum(budget.reserve(prompt)) for prompt in prompts)
@@ -64,27 +66,37 @@ def announced(
     request_s: float,
     overlap_s: float = 0.0,
 ) -> Forecast:
-    """The most that the rest of the run can send. The budget is lowered to it: from here on it is a promise."""
+    """The most that the rest of the run can send. The budget is lowered to it: from here on it is a promise.
+
+    Of conversations, a rate is that of their arrivals, each of which brings several requests, for as long as it lasts;
+    a user in flight takes as long for a request as it and his thinking last.
+    """
+    sessions = workload.sessions
+    turns, pause_s = (1.0, 0.0) if sessions is None else (sessions.mean_turns, sessions.pause_s)
+    warmup = config.warmup
+    if sessions is not None and warmup is None:
+        warmup = math.ceil(turns * max(levels, default=0))
     if config.open_loop is not None:
         expected = rate_forecast(
-            config.open_loop.rate,
+            config.open_loop.rate * turns,
             rule,
             warmup=config.warmup,
             tokens_per_request=most_tokens(budget, workload),
             drain_s=config.drain_s,
-            request_s=request_s,
+            request_s=(request_s + pause_s) * turns,
             overlap_s=overlap_s,
         )
+        expected = replace(expected, rate=config.open_loop.rate)
     else:
         climbs = config.verb == "sweep" and config.plan.levels is None
         expected = forecast(
             levels,
             rule,
-            extra_steps=config.plan.refine + 2 if climbs and config.slo else 0,
-            warmup=config.warmup,
+            extra_steps=config.plan.extra if climbs else 0,
+            warmup=warmup,
             tokens_per_request=most_tokens(budget, workload),
             drain_s=config.drain_s,
-            request_s=request_s,
+            request_s=request_s + pause_s,
             overlap_s=overlap_s,
             every_level=not climbs,
         )

@@ -15,6 +15,8 @@ from ..search.sweep import SweepPlan
 from ..workload.arrivals import Arrivals
 from ..workload.definition import Workload
 from ..workload.models import ModelMix
+from ..workload.sessions import Sessions
+from ..workload.traces.replayed import Replayed
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,7 @@ class Budgets:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadChoice:
-    """Which requests are sent: a shape, a file of prompts, or what a definition says."""
+    """Which requests are sent: a trace, a shape, a file of prompts, or what a definition says."""
 
     input_len: str | None = None
     output_len: str | None = None
@@ -38,15 +40,26 @@ class WorkloadChoice:
     seed: int | None = None
     same_text: bool = False
     definition: Workload | None = None
+    own_slo: bool = False  # are the run's objectives the definition's?
+    shared_prefix: int | None = None  # tokens
+    prefix_groups: int | None = None
+    sessions: Sessions | None = None
+    trace: Replayed | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class OpenLoop:
-    """Requests at a rate, in requests/s, instead of a number in flight."""
+    """Requests at a rate, in requests/s, instead of a number in flight; or `timed`, when the workload's trace says, of
+    which it is the mean."""
 
     rate: float
     arrivals: Arrivals = field(default_factory=Arrivals)
     max_in_flight: int | None = None
+    timed: bool = False
+
+    @property
+    def process(self) -> str:
+        return "trace" if self.timed else str(self.arrivals)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +100,7 @@ class RunConfig:
     stream: bool = True
     describe: Mapping[str, str] = field(default_factory=dict)
     token_log: bool = True
+    cache_block: int | None = None  # tokens in a block of the server's prefix cache; None is to be learnt
     tokenizer: str | None = None  # the path of a local one
     token_ids: bool = False  # prompts are token ids, not text
     drain_s: float = 30.0

@@ -7,22 +7,44 @@ paid for: the error is divided among all that may be taken.
 
 from __future__ import annotations
 
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import replace
+from typing import Protocol
 
 from ..analysis import summarise
 from ..analysis.summary import completed_throughput
 from ..client.driver import Progress
-from ..log.columns import ColumnBuilder
+from ..log.columns import Columns
 from ..records import LevelResult, Slo, Window
 from ..search.effort import StepRule
 from ..search.verdict import ERRORS, judge
 
 
-class Looks:
-    """Decides when a step's window may close. `rows` takes the step's records; ask `enough` at each completion."""
+class Snapshot(Protocol):
+    """The rows of a step so far."""
 
-    def __init__(self, rule: StepRule, slo: Slo, concurrency: int, rows: ColumnBuilder, max_error_rate: float) -> None:
+    def columns(self, *, events: bool) -> Columns: ...
+
+
+class Rows(Protocol):
+    """Where a step's rows grow, as a `ColumnBuilder`."""
+
+    def snapshot(self) -> Snapshot: ...
+
+
+class Looks:
+    """Decides when a step's window may close. `rows` takes the step's records; ask `enough` at each completion. Looks
+    are taken in `pool`, by default in a thread of their own."""
+
+    def __init__(
+        self,
+        rule: StepRule,
+        slo: Slo,
+        concurrency: int,
+        rows: Rows,
+        max_error_rate: float,
+        pool: Executor | None = None,
+    ) -> None:
         self._rule = rule
         self._slo = slo
         self._max_error_rate = max_error_rate
@@ -30,7 +52,7 @@ class Looks:
         self._sizes = rule.look_sizes(concurrency)
         self._rows = rows
         self.needs_events = any(objective.metric == "itl" for objective in slo.objectives)
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="look")
+        self._pool = pool or ThreadPoolExecutor(1, thread_name_prefix="look")
         self._look: Future[bool] | None = None
         self._decided: LevelResult | None = None
         self.taken = 0
@@ -67,7 +89,7 @@ class Looks:
     def close(self) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
-    def _known(self, rows: ColumnBuilder, window: Window) -> bool:
+    def _known(self, rows: Snapshot, window: Window) -> bool:
         table = rows.columns(events=self.needs_events)
         if self._slo:
             summary = summarise(table, int(table.step[0]), self._slo, looks=self.planned)

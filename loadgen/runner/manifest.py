@@ -156,4 +156,4 @@ def closing_manifest(
 
 
 def _open_loop(plan: OpenLoop) -> dict[str, Any]:
-    return {"rate_req_s": plan.rate, "arrivals": str(plan.arrivals), "max_in_flight": plan.max_in_flight}
+    return {"rate_req_s": plan.rate, "arrivals": plan.process, "max_in_flight": plan.max_in_flight}

@@ -289,8 +289,8 @@ class _Run:
             step=number,
             concurrency=level.concurrency,
             enough=looks.enough,
-            stagger_s=self.request_s,
-            warmup=level.concurrency if config.warmup is None else config.warmup,
+            stagger_s=self._turn_s(),
+            warmup=self._warmup(level.concurrency) if config.warmup is None else config.warmup,
             requests=rule.requests,
             drain_s=config.drain_s,
             max_error_rate=config.max_error_rate,
@@ -315,7 +315,7 @@ class _Run:
                 )
         finally:
             looks.close()
-        observation = replace(observation, looks=looks.planned)
+        observation = replace(observation, looks=looks.planned, cache_block=config.cache_block)
         table = whole.columns()
         summary = beside_server(summarise(table, number, config.slo, observation), table, seen)
         e2e = summary.latency.get("e2e")
@@ -342,8 +342,8 @@ class _Run:
         if self.interrupted is not None and not history:
             return Stop("interrupted", None, None, None, "interrupted before the first step")
         if config.open_loop is not None and not history:
-            return NextLevel(0, f"{config.open_loop.arrivals} arrivals")
-        plan = config.plan if config.verb == "sweep" else replace(config.plan, confirm=False, refine=0)
+            return NextLevel(0, f"{config.open_loop.process} arrivals")
+        plan = config.plan if config.verb == "sweep" else replace(config.plan, refine=0, revisit=False)
         if self.interrupted is not None and history[-1].ended == "complete":
             history[-1] = replace(history[-1], ended="interrupted")
         if self.budget.spent and history and history[-1].ended in ("complete", "budget"):
@@ -423,10 +423,22 @@ class _Run:
             plan,
             rate=config.open_loop.rate,
             warmup=1 if config.warmup is None else config.warmup,
-            warmup_s=rate_warmup_s(self.request_s) if config.warmup is None else 0.0,
+            warmup_s=rate_warmup_s(self._turn_s() * self._turns()) if config.warmup is None else 0.0,
             max_in_flight=config.open_loop.max_in_flight,
             most_in_flight=self.most_in_flight,
         )
+
+    def _turns(self) -> float:
+        """Requests of a conversation, in the mean; 1 where each is for itself."""
+        return self.workload.sessions.mean_turns if self.workload.sessions is not None else 1.0
+
+    def _turn_s(self) -> float:
+        """From one request of a user to the next, in the mean, as far as is known."""
+        return self.request_s + (self.workload.sessions.pause_s if self.workload.sessions is not None else 0.0)
+
+    def _warmup(self, concurrency: int) -> int:
+        """Until every user has come to the end of a conversation, in the mean: then they are at all its turns."""
+        return round(concurrency * self._turns())
 
     def _planned_levels(self) -> tuple[int, ...]:
         plan = self.config.plan

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
@@ -20,8 +21,9 @@ from ..client.target import Target, resolve
 from ..client.transport import open_client
 from ..errors import UsageError
 from ..records import Prompt
-from ..workload.plain import PlainWorkload, defined_workload, plain_workload
+from ..workload.plain import PlainWorkload, defined_workload, plain_workload, traced_workload
 from ..workload.prompts import Calibration
+from ..workload.sharing import parse_sharing
 from ..workload.tokenizer import LocalTokenizer
 from .config import RunConfig
 
@@ -88,15 +90,40 @@ class Setting:
         nonce = f"seed {self.seed}" if self.config.workload.same_text else self.nonce
         return f"{nonce}-{step}"
 
-    def prompts(self, step: int, calibration: Calibration | None) -> AbstractContextManager[Iterator[Prompt]]:
-        """A step's endless stream."""
-        return ahead(self.workload.stream(self.seed, self.step_nonce(step), calibration), self.tokenizer)
+    def prompts(
+        self, step: int, calibration: Calibration | None, context: int | None = None
+    ) -> AbstractContextManager[Iterator[Prompt]]:
+        """A step's endless stream; `context` is the server's, in tokens."""
+        stream = self.workload.stream(self.seed, self.step_nonce(step), calibration, context=context)
+        return ahead(stream, self.tokenizer)
 
 
 def workload_of(config: RunConfig) -> PlainWorkload:
+    """Raises UsageError where what is asked for does not go together."""
+    workload, choice = _chosen(config), config.workload
+    made = workload.sized and workload.trace is None
+    shortest = workload.input_len.low if workload.input_len and workload.definition is None else None
+    sharing = parse_sharing(choice.shared_prefix, choice.prefix_groups, shortest, made=made) or workload.sharing
+    sessions = choice.sessions or workload.sessions
+    if sessions is not None and not made:
+        raise UsageError("--turns is for made text: given prompts cannot be gone on from", "leave it out")
+    if sessions is not None and config.token_ids:
+        raise UsageError("--token-ids and conversations exclude each other: an answer comes as text", "drop one")
+    if (sharing, sessions) != (workload.sharing, workload.sessions):
+        own = hashlib.sha256(f"{workload.content_hash} {sharing} {sessions}".encode()).hexdigest()
+        workload = replace(workload, sharing=sharing, sessions=sessions, content_hash=own)
+    return workload
+
+
+def _chosen(config: RunConfig) -> PlainWorkload:
     choice = config.workload
+    if choice.trace is not None:
+        return replace(traced_workload(choice.trace), models=config.models)
     if choice.definition is not None:
-        return replace(defined_workload(choice.definition), models=config.models)
+        workload = defined_workload(choice.definition)
+        said = f"objectives of {workload.source}, as no --slo is given: {' '.join(choice.definition.slo)}"
+        notes = (*workload.notes, said) if choice.own_slo else workload.notes
+        return replace(workload, models=config.models, notes=notes)
     return replace(plain_workload(choice.input_len, choice.output_len, choice.prompts), models=config.models)
 
 

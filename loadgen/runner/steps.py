@@ -21,7 +21,7 @@ from ..errors import LoadgenError, ReaderGoneError
 from ..log.columns import ColumnBuilder
 from ..log.store import RunFolder, Sink
 from ..records import Observation, Record
-from ..workload.arrivals import Schedule
+from ..workload.arrivals import Offsets, Schedule
 from ..workload.plain import PlainWorkload
 from .config import RunConfig
 from .setting import Setting
@@ -85,7 +85,7 @@ class Steps:
         token_log = setting.config.token_log
         async with setting.client(plan.concurrency or plan.most_in_flight or 1) as client:
             sender = setting.sender(client, find_dialect(setting.target.endpoint), prepared.options)
-            made = setting.prompts(plan.step, prepared.calibration)
+            made = setting.prompts(plan.step, prepared.calibration, prepared.facts.context_length)
             with made as prompts, quiet(), Watch(client, zero_ns=setting.zero_ns) as watch:
 
                 def keep(record: Record) -> None:
@@ -113,7 +113,7 @@ class Steps:
                 }
                 schedule = self._schedule()
                 if schedule is not None:
-                    seen = await run_open_step(sender, prompts, plan, schedule, **how)
+                    seen = await run_open_step(sender, prompts, plan, schedule, end_ns=schedule.end_ns, **how)
                 else:
                     seen = await run_step(sender, prompts, plan, **how)
         return replace(seen, health=watch.health())
@@ -167,6 +167,7 @@ class Steps:
                 run=setting.nonce,
                 token_log=config.token_log,
                 tokenizer=config.tokenizer,
+                context=self.prepared.facts.context_length,
             )
             fleet = Fleet(known, lambda worker: str(folder.part(worker)), zero_ns=setting.zero_ns)
             self._fleet = await self._stack.enter_async_context(fleet)
@@ -180,9 +181,14 @@ class Steps:
             self.control.quit()
         self.control.drain()
 
-    def _schedule(self) -> Schedule | None:
+    def _schedule(self) -> Offsets | None:
         open_loop = self.setting.config.open_loop
-        return None if open_loop is None else Schedule(open_loop.arrivals, open_loop.rate, self.setting.seed)
+        if open_loop is None:
+            return None
+        trace = self.setting.workload.trace
+        if trace is not None and trace.timed:
+            return trace.offsets()
+        return Schedule(open_loop.arrivals, open_loop.rate, self.setting.seed)
 
 
 def workers_for(config: RunConfig, concurrency: int, request_s: float, tokens: float) -> int:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ..records import LevelResult, StepSummary, Stop
-from .sweep import admits, ended_by, how_many_failed
+from .answer import admits, how_many_failed
+from .levels import ended_by
 from .verdict import ERRORS, sent_late
 
 

@@ -82,7 +82,18 @@ def judge(
         detail=summary.detail or (summary.client_limit.what if summary.client_limit else ""),
         rate=summary.rate,
         admitted=summary.admitted,
+        of_limit=_of_limit(summary, slo),
+        goodput=summary.goodput,
     )
+
+
+def _of_limit(summary: StepSummary, slo: Slo) -> dict[str, float]:
+    limits = {objective_name(o): o.limit_ms for o in slo.objectives}
+    return {
+        c.objective: c.value_ms / limits[c.objective]
+        for c in summary.objectives
+        if c.value_ms is not None and c.objective in limits
+    }
 
 
 def sent_late(summary: StepSummary) -> str | None:

@@ -161,12 +161,13 @@ class Envelope:
             end = self._last + self._usage_field(number) + fingerprint + "}\n\n"
         return (self._chunk + self._before + text + self._after + end).encode()
 
-    def usage(self) -> bytes:
-        """The event with empty choices that tells the totals."""
+    def usage(self, cached: int | None = None) -> bytes:
+        """The event with empty choices that tells the totals; `cached` prompt tokens only where they are known."""
         total = _counts(self.request.prompt_tokens, self.request.output_tokens)
-        return f'{self._chunk}[],"usage":{{{total}}},"system_fingerprint":"{FINGERPRINT}"}}\n\n'.encode()
+        details = "" if cached is None else f',"prompt_tokens_details":{{"cached_tokens":{cached}}}'
+        return f'{self._chunk}[],"usage":{{{total}{details}}},"system_fingerprint":"{FINGERPRINT}"}}\n\n'.encode()
 
-    def whole(self, text: str) -> bytes:
+    def whole(self, text: str, cached: int | None = None) -> bytes:
         """The answer to a request without `stream`."""
         request = self.request
         choice: dict[str, Any] = {"index": 0}
@@ -177,10 +178,11 @@ class Envelope:
             choice["text"] = text
         choice |= {"logprobs": None, "finish_reason": request.finish_reason, "stop_reason": None, "token_ids": None}
         total = _counts(request.prompt_tokens, request.output_tokens)
+        details = "null" if cached is None else f'{{"cached_tokens":{cached}}}'
         return (
             self._whole
             + f'[{dumps(choice).decode()}],"service_tier":null,"system_fingerprint":"{FINGERPRINT}",'
-            + f'"usage":{{{total},"prompt_tokens_details":null,"completion_tokens_details":null}}}}'
+            + f'"usage":{{{total},"prompt_tokens_details":{details},"completion_tokens_details":null}}}}'
         ).encode()
 
     def _usage_field(self, tokens: int) -> str:

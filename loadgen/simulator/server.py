@@ -35,6 +35,13 @@ _GENERATE: dict[str, Kind] = {"/v1/chat/completions": "chat", "/v1/completions":
 _JSON = "application/json"
 
 
+class Stream(asyncio.Queue[int]):
+    """Brings the number of tokens of each step, and 0 if the request is cancelled. `cached`, known with the last token,
+    is how many prompt tokens a prefix cache held; None without one."""
+
+    cached: int | None = None
+
+
 class EngineTask:
     """Runs an engine in real time and hands each request its tokens as they fall due."""
 
@@ -44,17 +51,15 @@ class EngineTask:
         self.late_s = 0.0
         self.prompt_tokens = 0
         self.generation_tokens = 0
-        self._streams: dict[str, asyncio.Queue[int]] = {}
+        self._streams: dict[str, Stream] = {}
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
-    def submit(
-        self, request_id: str, prompt_tokens: int, output_tokens: int, blocks: tuple[int, ...] = ()
-    ) -> asyncio.Queue[int]:
-        """Queue a request. The queue brings the number of tokens of each step, and 0 if the request is cancelled."""
+    def submit(self, request_id: str, prompt_tokens: int, output_tokens: int, blocks: tuple[int, ...] = ()) -> Stream:
+        """Queue a request."""
         loop = asyncio.get_running_loop()
         self.engine.submit(request_id, prompt_tokens, output_tokens, loop.time(), blocks)
-        stream = self._streams[request_id] = asyncio.Queue()
+        stream = self._streams[request_id] = Stream()
         if self._task is None:
             self._task = loop.create_task(self._run())
         self._wake.set()
@@ -92,7 +97,9 @@ class EngineTask:
                     self.generation_tokens += count
                     stream.put_nowait(count)
             for request_id, sequence in zip(result.finished, result.ended, strict=True):
-                self._streams.pop(request_id, None)
+                stream = self._streams.pop(request_id, None)
+                if stream is not None and self.engine.config.prefix_cache:
+                    stream.cached = sequence.cached
                 self.phases.add(sequence)
             late = loop.time() - due
             if late > MAX_LATE_S:
@@ -185,7 +192,7 @@ class Simulator:
         self.engine.cancel(request_id)
 
     async def _stream(
-        self, request: Generation, envelope: Envelope, first_word: int, tokens: asyncio.Queue[int], send: Send
+        self, request: Generation, envelope: Envelope, first_word: int, tokens: Stream, send: Send
     ) -> bool:
         await send(_start(200, "text/event-stream; charset=utf-8"))
         sent = 0
@@ -199,13 +206,13 @@ class Simulator:
                 sent += 1
                 await send(_body(envelope.token(WORDS[(first_word + sent) % len(WORDS)], sent)))
         if request.include_usage:
-            await send(_body(envelope.usage()))
+            await send(_body(envelope.usage(tokens.cached)))
         await send(_body(b"data: [DONE]\n\n"))
         await send({"type": "http.response.body", "body": b"", "more_body": False})
         return True
 
     async def _whole(
-        self, request: Generation, envelope: Envelope, first_word: int, tokens: asyncio.Queue[int], send: Send
+        self, request: Generation, envelope: Envelope, first_word: int, tokens: Stream, send: Send
     ) -> bool:
         made = 0
         while made < request.output_tokens:
@@ -214,7 +221,7 @@ class Simulator:
                 return False
             made += count
         text = "".join(WORDS[(first_word + number) % len(WORDS)] for number in range(1, made + 1))
-        await _respond(send, 200, envelope.whole(text))
+        await _respond(send, 200, envelope.whole(text, tokens.cached))
         return True
 
 

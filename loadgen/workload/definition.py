@@ -34,10 +34,13 @@ from .lengths import (
     Lognormal,
     Mixture,
     Normal,
+    Quantiles,
     Side,
     Uniform,
     Weibull,
 )
+from .sessions import HISTORIES, Sessions
+from .sharing import MOST_EXPONENT, MOST_GROUPS, Sharing
 from .table import LARGEST, Table
 
 MOST_TOKENS = 100_000_000  # of one request; beyond it is a slip of the pen
@@ -63,6 +66,8 @@ class Workload:
     reference: Mapping[Side, Figures] = field(default_factory=dict)
     reference_n: int | None = None
     arrivals: Arrivals | None = None
+    sessions: Sessions | None = None
+    sharing: Sharing | None = None
     slo: tuple[str, ...] = ()
     hash: str = ""
     table: Mapping[str, Any] = field(default_factory=dict, repr=False)
@@ -123,6 +128,8 @@ def workload_of(table: Mapping[str, Any], where: str) -> Workload:
     lengths = _lengths(top.table("lengths"))
     reference, n = _reference(top.table("reference")) if "reference" in top else ({}, None)
     arrivals = _arrivals(top.table("arrivals")) if "arrivals" in top else None
+    sessions = _sessions(top.table("sessions")) if "sessions" in top else None
+    sharing = _sharing(top.table("sharing")) if "sharing" in top else None
     slo = _slo(top.table("slo")) if "slo" in top else ()
     top.done()
     return Workload(
@@ -132,6 +139,8 @@ def workload_of(table: Mapping[str, Any], where: str) -> Workload:
         reference=reference,
         reference_n=n,
         arrivals=arrivals,
+        sessions=sessions,
+        sharing=sharing,
         slo=slo,
         hash=_hash({key: value for key, value in table.items() if key not in PROSE}),
         table=table,
@@ -208,6 +217,7 @@ _KINDS: dict[str, Callable[[Table], Distribution]] = {
     "lognormal": lambda t: Lognormal(t.number("mu", most=18.5), t.number("sigma", above=0, most=20)),
     "weibull": lambda t: Weibull(t.number("shape", above=0.01, most=1e4), t.number("scale", above=0, most=MOST_TOKENS)),
     "gamma": lambda t: Gamma(t.number("shape", above=0.01, most=1e6), t.number("scale", above=0, most=MOST_TOKENS)),
+    "quantiles": lambda t: _quantiles(t),
     "mixture": lambda t: _mixture(t, 0),
 }
 
@@ -226,6 +236,17 @@ def _mixture(table: Table, depth: int) -> Distribution:
         found.append(_distribution(part, depth + 1))
         part.done()
     return Mixture(tuple(float(weight) for weight in weights), tuple(found))
+
+
+def _quantiles(table: Table) -> Distribution:
+    at, values = table.numbers("at"), table.numbers("values")
+    if len(at) != len(values) or len(at) < 2:
+        raise table.wrong("values", f"has {len(values)} numbers for {len(at)} shares", "give each share its value")
+    if at[0] != 0 or at[-1] != 1 or any(one >= other for one, other in itertools.pairwise(at)):
+        raise table.wrong("at", "does not rise from 0 to 1", "begin at 0 with the least, end at 1 with the most")
+    if values[0] < 0 or values[-1] > MOST_TOKENS or any(one > other for one, other in itertools.pairwise(values)):
+        raise table.wrong("values", f"do not rise, from 0 on to {MOST_TOKENS:,}", "give that of each share")
+    return Quantiles(tuple(map(float, at)), tuple(map(float, values)))
 
 
 def _histogram(table: Table) -> Histogram:
@@ -283,6 +304,31 @@ def _arrivals(table: Table) -> Arrivals:
         return parse_arrivals(text)
     except UsageError as error:
         raise table.wrong("process", f"cannot be meant: {error.message}", error.remedy) from None
+
+
+def _sessions(table: Table) -> Sessions:
+    found: dict[str, Distribution] = {}
+    for key in ("turns", "message", "output", "think_ms"):
+        if key in table or key in ("turns", "message"):
+            one = table.table(key)
+            found[key] = _distribution(one)
+            one.done()
+    history = table.text("history", "server")
+    if history not in HISTORIES:
+        raise table.wrong("history", f"is {history!r}", f"write one of {', '.join(HISTORIES)}")
+    table.done()
+    return Sessions(**found, history="made" if history == "made" else "server")
+
+
+def _sharing(table: Table) -> Sharing:
+    system = table.whole("system_tokens", 0, least=0, most=MOST_TOKENS)
+    prefix = table.whole("prefix_tokens", 0, least=0, most=MOST_TOKENS)
+    groups = table.whole("groups", 1, most=MOST_GROUPS)
+    zipf = table.number("zipf", 0.0, above=-1e-9, most=MOST_EXPONENT)
+    table.done()
+    if not system + prefix:
+        raise UsageError(f"{table.where}: {table.path} shares nothing", "give system_tokens or prefix_tokens")
+    return Sharing(system, prefix, groups, zipf)
 
 
 def _slo(table: Table) -> tuple[str, ...]:

@@ -21,7 +21,6 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import gammainc, gammaincinv, ndtr, ndtri
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -79,10 +78,10 @@ class Normal:
     std: float
 
     def draw(self, u: Floats) -> Floats:
-        return _floats(np.rint(self.mean + self.std * ndtri(u)))
+        return _floats(np.rint(self.mean + self.std * _special().ndtri(u)))
 
     def cdf(self, k: Floats) -> Floats:
-        return _floats(ndtr((np.floor(k) + 0.5 - self.mean) / self.std))
+        return _floats(_special().ndtr((np.floor(k) + 0.5 - self.mean) / self.std))
 
     @property
     def span(self) -> tuple[int, float]:
@@ -100,11 +99,11 @@ class Lognormal:
     sigma: float
 
     def draw(self, u: Floats) -> Floats:
-        return _floats(np.rint(np.exp(self.mu + self.sigma * ndtri(u))))
+        return _floats(np.rint(np.exp(self.mu + self.sigma * _special().ndtri(u))))
 
     def cdf(self, k: Floats) -> Floats:
         x = np.maximum(np.floor(k) + 0.5, 1e-9)
-        return _floats(ndtr((np.log(x) - self.mu) / self.sigma))
+        return _floats(_special().ndtr((np.log(x) - self.mu) / self.sigma))
 
     @property
     def span(self) -> tuple[int, float]:
@@ -144,10 +143,10 @@ class Gamma:
     scale: float
 
     def draw(self, u: Floats) -> Floats:
-        return _floats(np.rint(self.scale * gammaincinv(self.shape, u)))
+        return _floats(np.rint(self.scale * _special().gammaincinv(self.shape, u)))
 
     def cdf(self, k: Floats) -> Floats:
-        return _floats(gammainc(self.shape, np.maximum(np.floor(k) + 0.5, 0.0) / self.scale))
+        return _floats(_special().gammainc(self.shape, np.maximum(np.floor(k) + 0.5, 0.0) / self.scale))
 
     @property
     def span(self) -> tuple[int, float]:
@@ -194,7 +193,38 @@ class Mixture:
         return "mixture of " + "; ".join(f"{100 * share:.3g} % {part}" for share, part in parts)
 
 
-Distribution = Fixed | Uniform | Normal | Lognormal | Weibull | Gamma | Mixture
+@dataclass(frozen=True, slots=True)
+class Quantiles:
+    """`values` at the shares `at`, which rise from 0 to 1, and in between in equal steps of the logarithm."""
+
+    at: tuple[float, ...]
+    values: tuple[float, ...]
+
+    @property
+    def _logs(self) -> Floats:
+        return np.log(np.maximum(np.array(self.values, dtype=np.float64), 0.5))  # a 0 is rounded back to it
+
+    def draw(self, u: Floats) -> Floats:
+        return _floats(np.rint(np.exp(np.interp(u, np.array(self.at), self._logs))))
+
+    def cdf(self, k: Floats) -> Floats:
+        # Where a value stands at several shares, the first holds just below it, the last from it on.
+        logs, shares = self._logs, np.array(self.at)
+        first, last = np.searchsorted(logs, np.unique(logs)), np.searchsorted(logs, np.unique(logs), side="right") - 1
+        x = np.stack([logs[first] - 1e-12, logs[first]], axis=1).ravel()
+        p = np.stack([shares[first], shares[last]], axis=1).ravel()
+        return _floats(np.interp(np.log(np.maximum(np.floor(k) + 0.5, 1e-9)), x, p, left=0.0, right=1.0))
+
+    @property
+    def span(self) -> tuple[int, float]:
+        return math.floor(self.values[0] + 0.5), math.floor(self.values[-1] + 0.5)
+
+    def __str__(self) -> str:
+        middle = math.exp(float(np.interp(0.5, np.array(self.at), self._logs)))
+        return f"quantiles, {self.values[0]:,g} to {self.values[-1]:,g}, the middle {middle:,.0f}"
+
+
+Distribution = Quantiles | Fixed | Uniform | Normal | Lognormal | Weibull | Gamma | Mixture
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,8 +242,8 @@ class Apart:
         x, y = self.input.draw(u[0]), self.output.draw(u[1])
         if self.spearman:
             r = 2 * math.sin(math.pi * self.spearman / 6)  # of normal numbers with that rank correlation
-            first = ndtri(u[2])
-            second = r * first + math.sqrt(1 - r * r) * ndtri(u[3])
+            first = _special().ndtri(u[2])
+            second = r * first + math.sqrt(1 - r * r) * _special().ndtri(u[3])
             x = np.sort(x)[np.argsort(np.argsort(first))]
             y = np.sort(y)[np.argsort(np.argsort(second))]
         return x, y
@@ -371,8 +401,8 @@ class Lengths:
         if not self.formula:
             return figures_of(self._trial[0] if side == "input" else self._trial[1])
         low, high = self.span(side)
-        p50, p90, p99 = (self._quantile(side, p) for p in (0.5, 0.9, 0.99))
-        end = high if not math.isinf(high) else self._quantile(side, 1 - 1e-9)
+        p50, p90, p99 = (self.quantile(side, p) for p in (0.5, 0.9, 0.99))
+        end = high if not math.isinf(high) else self.quantile(side, 1 - 1e-9)
         grid = np.unique(np.rint(np.geomspace(low, max(end, low), _GRID)))
         above = 1.0 - self.cdf(side, grid)
         # E[X] = low + the sum of P(X > k) from low on; between the grid's points it is nearly straight.
@@ -380,8 +410,11 @@ class Lengths:
         mean = low + float(np.sum(steps * (above[:-1] + above[1:]) / 2 + (above[:-1] - above[1:]) / 2))
         return Figures(mean, p50, p90, p99)
 
-    def _quantile(self, side: Side, p: float) -> float:
+    def quantile(self, side: Side, p: float) -> int:
         """The least k whose P(length <= k) is at least p."""
+        if not self.formula:
+            tokens = self._trial[0] if side == "input" else self._trial[1]
+            return int(np.quantile(tokens, p, method="inverted_cdf"))
         low, high = self.span(side)
         high = min(high, 1e12)
         low -= 1
@@ -391,7 +424,7 @@ class Lengths:
                 high = middle
             else:
                 low = int(middle)
-        return float(high)
+        return int(high)
 
     @cached_property
     def _trial(self) -> tuple[Ints, Ints, float]:
@@ -461,6 +494,13 @@ def ks_distance(lengths: Lengths, side: Side, tokens: Ints) -> float:
 def _generator(seed: int, number: int) -> np.random.Generator:
     key = int.from_bytes(hashlib.blake2b(f"lengths {seed}".encode(), digest_size=16).digest(), "big")
     return np.random.Generator(np.random.Philox(key=key, counter=number << 192))
+
+
+def _special() -> Any:
+    """scipy.special, once it is needed: a process that sends shapes starts sooner without."""
+    from scipy import special
+
+    return special
 
 
 def _floats(found: Any) -> Floats:

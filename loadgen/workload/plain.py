@@ -13,9 +13,12 @@ from ..errors import UsageError
 from ..records import Prompt
 from .definition import Workload
 from .files import PromptFile, read_prompts
-from .lengths import Lengths
+from .lengths import SIDES, Lengths
 from .models import ModelMix, with_models
 from .prompts import Calibration, LengthRange, PromptStream, parse_length
+from .sessions import Conversations, Sessions, with_sessions
+from .sharing import Sharing
+from .traces.replayed import Replayed
 
 DEFAULT_INPUT_LEN = LengthRange(512, 512)
 DEFAULT_OUTPUT_LEN = LengthRange(128, 128)
@@ -26,9 +29,13 @@ class PlainWorkload:
     """Either a shape (`input_len` and `output_len`) or given prompts: `prompts`, cycled in their order; of a `file` its
     head, and the file gives them all. `models`, where given, says which model each request asks for.
 
-    Of a `definition`, the lengths are its own, and `input_len` and `output_len` the spans that they lie in.
+    Of a `definition`, the lengths are its own, and `input_len` and `output_len` the spans that they lie in. Likewise of
+    a `trace`, whose prompts come to an end where it is sent at its own times.
 
-    `content_hash` is the SHA-256 of the file, of the shape or of the definition; `notes` are what a user should be told.
+    Prompts may share their beginnings (`sharing`), and each may be the first turn of a conversation (`sessions`).
+
+    `content_hash` is the SHA-256 of the file, of the shape or of the definition; `notes` are what a user should be
+    told.
     """
 
     input_len: LengthRange | None
@@ -40,6 +47,9 @@ class PlainWorkload:
     file: PromptFile | None = None
     models: ModelMix | None = None
     definition: Workload | None = None
+    sharing: Sharing | None = None
+    sessions: Sessions | None = None
+    trace: Replayed | None = None
 
     @property
     def lengths(self) -> Lengths | None:
@@ -51,12 +61,17 @@ class PlainWorkload:
         """Its name in that of a run's folder."""
         if self.definition is not None:
             return self.definition.name
+        if self.trace is not None:
+            return self.source
         return f"{self.input_len}-{self.output_len}" if self.sized else self.source
 
     @property
     def usual(self) -> tuple[int | None, int | None]:
         """Input and output tokens of a request that stands for all: the middle ones of a definition, else the longest;
         None where only a tokenizer, or the server, could tell."""
+        if self.trace is not None:
+            inputs, outputs = self.trace.inputs, self.trace.outputs
+            return round(inputs[1]) if inputs and self.sized else None, round(outputs[1]) if outputs else None
         if self.definition is None:
             return self.max_input_tokens, self.max_output_tokens
         lengths = self.definition.lengths
@@ -70,6 +85,8 @@ class PlainWorkload:
     @property
     def endpoint(self) -> str | None:
         """The endpoint that whole bodies are for; None where the workload does not tell."""
+        if self.trace is not None and self.trace.origin is not None:
+            return self.trace.origin.opened().endpoint
         return self.file.endpoint if self.file is not None else None
 
     @property
@@ -78,6 +95,8 @@ class PlainWorkload:
         some request leaves it to the run."""
         if self.models is not None:
             return self.models.names
+        if self.trace is not None:
+            return self.trace.models if self.trace.choice.models else ()
         own = [str(prompt.body["model"]) for prompt in self.prompts if prompt.body and prompt.body.get("model")]
         return tuple(dict.fromkeys(own)) if len(own) == len(self.prompts) else ()
 
@@ -105,6 +124,8 @@ class PlainWorkload:
         """The mean output asked for; None where some prompt leaves it to the server."""
         if self.definition is not None:
             return self.definition.lengths.figures("output").mean
+        if self.trace is not None and self.trace.outputs is not None:
+            return self.trace.outputs[1]
         if not self.prompts:
             return self.output_len.mean if self.output_len else None
         asked = [p.output_tokens for p in self.prompts if p.output_tokens is not None]
@@ -119,16 +140,26 @@ class PlainWorkload:
         worker: int = 0,
         workers: int = 1,
         same_text: bool = False,
+        context: int | None = None,
     ) -> Iterator[Prompt]:
         """An endless iterator of prompts, the same for the same arguments, of which worker i of W gets the prompts
-        i, i + W, …. Given prompts come as they are: neither seed nor nonce changes them. The iterator raises UsageError
-        for a line of a large file that is no prompt."""
+        i, i + W, …. Given prompts come as they are: neither seed nor nonce changes them. `context` is the longest that
+        the server takes, in tokens: no conversation grows beyond it. The iterator raises UsageError for a line of a
+        large file that is no prompt."""
         prompts = self._stream(seed, nonce, calibration, worker, workers, same_text=same_text)
-        return prompts if self.models is None else with_models(prompts, self.models, seed, worker, workers)
+        if self.models is not None:
+            prompts = with_models(prompts, self.models, seed, worker, workers)
+        if self.sessions is not None:
+            key = f"seed {seed}" if same_text else f"nonce {nonce}"
+            of = Conversations(self.sessions, seed, key, calibration or Calibration(), context)
+            prompts = with_sessions(prompts, of, worker, workers)
+        return prompts
 
     def _stream(
         self, seed: int, nonce: str, calibration: Calibration | None, worker: int, workers: int, *, same_text: bool
     ) -> Iterator[Prompt]:
+        if self.trace is not None:
+            return self.trace.prompts(f"seed {seed}" if same_text else nonce, calibration, worker, workers)
         if self.input_len and self.output_len:
             return PromptStream(
                 seed,
@@ -140,6 +171,7 @@ class PlainWorkload:
                 workers=workers,
                 same_text=same_text,
                 lengths=self.lengths,
+                sharing=self.sharing,
             )
         if self.file is not None:
             return self.file.prompts(worker, workers)
@@ -149,8 +181,11 @@ class PlainWorkload:
     def describe(self) -> str:
         """One line for the screen."""
         mixed = f" · models {self.models}" if self.models is not None and len(self.models.names) > 1 else ""
+        mixed = "".join(f" · {one}" for one in (self.sharing, self.sessions) if one is not None) + mixed
         if self.definition is not None:
             return self.definition.describe() + mixed
+        if self.trace is not None:
+            return self.trace.describe() + mixed
         if self.input_len:
             return f"made text · in {self.input_len} · out {self.output_len}{mixed}"
         number = f"{len(self.prompts):,} prompt{'s' if len(self.prompts) != 1 else ''}"
@@ -162,12 +197,21 @@ class PlainWorkload:
         """The same for the manifest, with the hash of the content."""
         lengths = {"input_len": self.input_len, "output_len": self.output_len}
         return {
-            "kind": "definition" if self.definition is not None else "shape" if self.sized else "prompts",
+            "kind": "trace"
+            if self.trace is not None
+            else "definition"
+            if self.definition is not None
+            else "shape"
+            if self.sized
+            else "prompts",
             **{name: [r.low, r.high] if r else None for name, r in lengths.items()},
             "source": self.source or None,
             "prompts": (len(self.prompts) or None) if self.complete else None,
             "content_sha256": self.content_hash,
+            **({} if self.sharing is None else {"sharing": self.sharing.as_object()}),
+            **({} if self.sessions is None else {"sessions": self.sessions.as_object()}),
             **({} if self.definition is None else self.definition.manifest()),
+            **({} if self.trace is None else self.trace.manifest()),
             **({} if self.file is None else {"bytes": self.file.size, "hashed_bytes": self.file.offset}),
             **(
                 {} if self.models is None else {"models": dict(zip(self.models.names, self.models.shares, strict=True))}
@@ -205,12 +249,33 @@ def plain_workload(
 def defined_workload(definition: Workload) -> PlainWorkload:
     """The workload that a definition says."""
     lengths = definition.lengths
-    spans = [LengthRange(low, int(high)) for low, high in (lengths.span("input"), lengths.span("output"))]
+    inputs, outputs = (LengthRange(low, int(high)) for low, high in map(lengths.span, SIDES))
     notes = []
     if lengths.refused >= 0.001:
         notes.append(f"the limits of {definition.name} refuse {100 * lengths.refused:.2g} % of draws, made again")
     return PlainWorkload(
-        *spans, source=definition.name, content_hash=definition.hash, notes=tuple(notes), definition=definition
+        inputs,
+        outputs,
+        source=definition.name,
+        content_hash=definition.hash,
+        notes=tuple(notes),
+        definition=definition,
+        sharing=definition.sharing,
+        sessions=definition.sessions,
+    )
+
+
+def traced_workload(trace: Replayed) -> PlainWorkload:
+    """The workload of a trace that was looked through. Its text is made unless the trace, or the run that it comes
+    from, has it. Raises UsageError where it does not say how long answers are to be."""
+    if trace.outputs is None:
+        raise UsageError(
+            f"{trace.trace.path} does not tell how long each answer is to be", "add --output-len N for those without"
+        )
+    inputs = None if trace.inputs is None or trace.given else LengthRange(trace.inputs[0], trace.inputs[2])
+    name, outputs = trace.trace.path.name, LengthRange(trace.outputs[0], trace.outputs[2])
+    return PlainWorkload(
+        inputs, outputs, source=name, content_hash=trace.content_hash, notes=trace.notes(), trace=trace
     )
 
 

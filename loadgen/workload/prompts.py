@@ -14,6 +14,7 @@ Rules:
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +24,8 @@ from typing import Any
 from ..errors import UsageError
 from ..records import Prompt
 from .lengths import Apart, Distribution, Fixed, Lengths, LengthStream, Uniform
-from .vocabulary import Vocabulary, vocabulary_of
+from .sharing import Head, Seen, Sharing, fitting, place_of
+from .vocabulary import Piece, Vocabulary, vocabulary_of
 from .words import POOL_WORDS, ROW, WORDS, pool_of
 
 ROWS = POOL_WORDS // ROW
@@ -50,12 +52,40 @@ class Calibration:
     vocabulary: Vocabulary | None = None
     ids: tuple[int, ...] = ()
 
-    def prompt(self, tokens: int, nonce: str, row: int = 0) -> Prompt:
-        """The prompt that comes nearest to `tokens`, opening with a hash of `nonce`; `row` says where it is cut."""
+    def prompt(self, tokens: int, nonce: str, row: int = 0, heads: Sequence[Head] = ()) -> Prompt:
+        """The prompt that comes nearest to `tokens`, opening with a hash of `nonce`; `row` says where it is cut. Before
+        that come `heads`, whose texts follow from their keys, as far as they fit."""
+        pieces = [(key, n, place_of(key, ROWS)) for key, n in heads]
         if self.ids:
-            return Prompt(input_tokens=tokens, token_ids=make_ids(self.ids, tokens, nonce, row))
-        text = self.vocabulary.text(tokens, nonce, row) if self.vocabulary is not None else None
-        return Prompt(make_text(self.words(tokens), nonce, row) if text is None else text, tokens)
+            return Prompt(input_tokens=tokens, token_ids=self._ids(tokens, [*pieces, (nonce, tokens, row)]))
+        text = self.vocabulary.text(tokens, nonce, row, pieces) if self.vocabulary is not None else None
+        if text is None:
+            text = make_text(self.words(tokens), nonce, row, [(key, self._words(n), at) for key, n, at in pieces])
+        return Prompt(text, tokens)
+
+    def text(self, tokens: int, nonce: str, row: int = 0) -> str:
+        """A text that costs `tokens` itself, without what the server puts around a prompt; a word at the least."""
+        known = self.vocabulary
+        if known is not None:
+            for n in (tokens, tokens - tokens % known.cost, known.cost):  # a short one may have no filling
+                found = known.text(known.base - known.cost + n, nonce, row)
+                if found is not None:
+                    return found
+        return make_text(max(1, self._words(tokens)), nonce, row)
+
+    @property
+    def around(self) -> int:
+        """The most tokens that the server puts around a text."""
+        return max(0, math.ceil(self.overhead_tokens) if self.vocabulary is None else self.vocabulary.base - 1)
+
+    def _words(self, tokens: float) -> int:
+        return max(0, round(min(tokens, OPENING_WORDS) + max(0.0, tokens - OPENING_WORDS) / self.tokens_per_word))
+
+    def _ids(self, tokens: int, pieces: Sequence[Piece]) -> tuple[int, ...]:
+        found: tuple[int, ...] = ()
+        for key, n, row in pieces:
+            found += make_ids(self.ids, min(n, tokens - len(found)), key, row)
+        return found
 
     def words(self, tokens: int) -> int:
         """The number of words whose prompt comes nearest to `tokens`; at least one."""
@@ -143,31 +173,61 @@ class PromptStream:
         workers: int = 1,
         same_text: bool = False,
         lengths: Lengths | None = None,
+        sharing: Sharing | None = None,
     ) -> None:
         self._seed = seed
         self._lengths = LengthStream(lengths or Lengths(Apart(input_len.distribution, output_len.distribution)), seed)
         self._key = f"seed {seed}" if same_text else f"nonce {nonce}"
         self._calibration = calibration or Calibration()
         self._numbers = count(worker, workers)
+        self._sharing, self._seen, self._looked_at = sharing, Seen(), 0
 
     def __iter__(self) -> Iterator[Prompt]:
         return self
 
     def __next__(self) -> Prompt:
-        index = next(self._numbers)
+        return self.at(next(self._numbers))
+
+    def at(self, index: int) -> Prompt:
+        """Prompt `index` of the stream; with sharing, those asked for must ascend."""
         asked, output = self._lengths.at(index)
         row = (
             int.from_bytes(hashlib.blake2b(f"row {self._seed} {index}".encode(), digest_size=4).digest(), "big") % ROWS
         )
-        return replace(self._calibration.prompt(asked, f"{self._key} {index}", row), output_tokens=output)
+        nonce = f"{self._key} {index}"
+        if self._sharing is None:
+            return replace(self._calibration.prompt(asked, nonce, row), output_tokens=output)
+        heads = self._sharing.heads(self._seed, index)
+        made = self._calibration.prompt(asked, nonce, row, [Head(f"{self._key} {key}", n) for key, n in heads])
+        return replace(made, output_tokens=output, shared=self._shared(self._sharing, index, asked))
+
+    def _shared(self, sharing: Sharing, index: int, asked: int) -> tuple[int, int]:
+        """How many tokens of this prompt were sent before it, by any worker: at least, and at most."""
+        while self._looked_at < index:
+            self._look_at(sharing, self._looked_at)
+            self._looked_at += 1
+        self._looked_at = index + 1
+        held = self._look_at(sharing, index)
+        around = self._calibration.around
+        return held, min(held + around, asked) if held else around
+
+    def _look_at(self, sharing: Sharing, index: int) -> int:
+        room = self._lengths.at(index)[0] - self._calibration.around
+        return self._seen.shared(fitting(sharing.heads(self._seed, index), room))
 
 
-def make_text(words: int, nonce: str, row: int = 0) -> str:
+def make_text(words: int, nonce: str, row: int = 0, heads: Sequence[Piece] = ()) -> str:
     """Exactly `words` words separated by single spaces: an opening that spells a hash of `nonce`, then the pool from
-    its `row`-th row on, over and over where it is too short."""
-    digest = int.from_bytes(hashlib.blake2b(nonce.encode(), digest_size=8).digest(), "big")
-    opening = [WORDS[(digest >> 6 * i) & 63] for i in range(min(words, OPENING_WORDS))]
-    return " ".join((*opening, *pool_of(WORDS).cut(row, words - OPENING_WORDS)))
+    its `row`-th row on, over and over where it is too short. Before that come `heads`, each made alike, as far as they
+    fit."""
+    parts: list[str] = []
+    for key, n, first in (*heads, (nonce, words, row)):
+        n = min(n, words)
+        words -= n
+        digest = int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "big")
+        parts += [WORDS[(digest >> 6 * i) & 63] for i in range(min(n, OPENING_WORDS))]
+        parts += pool_of(WORDS).cut(first, n - OPENING_WORDS)
+    return " ".join(parts)
 
 
 def make_ids(ids: tuple[int, ...], tokens: int, nonce: str, row: int = 0) -> tuple[int, ...]:

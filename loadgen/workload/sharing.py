@@ -89,21 +89,23 @@ def sharing_of(found: dict[str, Any] | None) -> Sharing | None:
     return None if found is None else Sharing(**found)
 
 
-def parse_sharing(prefix_tokens: int | None, groups: int | None, shortest_input: int | None) -> Sharing | None:
+def parse_sharing(
+    prefix_tokens: int | None, groups: int | None, shortest_input: int | None = None, *, made: bool = True
+) -> Sharing | None:
     """The values of `--shared-prefix-len` and `--prefix-groups`; None without any. `shortest_input` is the shortest
-    input of a shape that is made, None where prompts are given. Raises UsageError."""
+    input of a shape; `made` is False where prompts are given. Raises UsageError."""
     if prefix_tokens is None:
         if groups is not None:
             raise UsageError("--prefix-groups says how many groups, but not of what", "add --shared-prefix-len TOKENS")
         return None
-    if shortest_input is None:
+    if not made:
         raise UsageError(
-            "--shared-prefix-len is for made text: the prompts of a file share what they share",
-            "leave it out, or leave the file out",
+            "--shared-prefix-len is for made text: given prompts, and those of a trace, share what they share",
+            "leave it out, or give --input-len in place of the file",
         )
     if prefix_tokens < 1:
         raise UsageError(f"--shared-prefix-len is {prefix_tokens}", "give a number of tokens above zero")
-    if prefix_tokens >= shortest_input:
+    if shortest_input is not None and prefix_tokens >= shortest_input:
         raise UsageError(
             f"--shared-prefix-len of {prefix_tokens:,} tokens leaves nothing of an input of {shortest_input:,}, of"
             " which it is a part",
@@ -117,14 +119,7 @@ def parse_sharing(prefix_tokens: int | None, groups: int | None, shortest_input:
 def blocks(ids: Sequence[int | str], block_tokens: int, input_tokens: int) -> tuple[Head, ...]:
     """The heads of a prompt of a trace that names the blocks it is made of: `block_tokens` each, the last one less. An
     id stands for its block and all before it."""
-    left = input_tokens
-    found = []
-    for name in ids:
-        if left <= 0:
-            break
-        found.append(Head(f"block {name}", min(block_tokens, left)))
-        left -= block_tokens
-    return tuple(found)
+    return fitting([Head(f"block {name}", block_tokens) for name in ids], input_tokens)
 
 
 class Seen:
@@ -146,7 +141,17 @@ class Seen:
         return held
 
 
-def head_row(key: str, rows: int) -> int:
+def fitting(heads: Sequence[Head], tokens: int) -> tuple[Head, ...]:
+    """The heads as far as they fit into so many tokens."""
+    found = []
+    for key, n in heads:
+        if tokens > 0:
+            found.append(Head(key, min(n, tokens)))
+        tokens -= n
+    return tuple(found)
+
+
+def place_of(key: str, rows: int) -> int:
     """Where in the pool of words the text of a head is cut."""
     return int.from_bytes(hashlib.blake2b(f"head {key}".encode(), digest_size=4).digest(), "big") % rows
 

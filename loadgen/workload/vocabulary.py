@@ -25,6 +25,7 @@ ENOUGH = 128  # words of one cost; more would not make the text any better
 LEAST = 24  # fewer make openings that may repeat, and a text that is hardly one
 
 Learning = Generator[str, int | None, "Vocabulary | None"]
+Piece = tuple[str, int, int]  # of a text: what its first words spell a hash of, its tokens, where the rest is cut
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,21 +41,33 @@ class Vocabulary:
     fills: tuple[tuple[str, ...], ...] = ((),)
     fill_costs: tuple[int, ...] = (0,)
 
-    def text(self, tokens: int, nonce: str, start: int = 0) -> str | None:
+    def text(self, tokens: int, nonce: str, start: int = 0, heads: Sequence[Piece] = ()) -> str | None:
         """A text whose prompt costs exactly `tokens`, which opens with words that spell a hash of `nonce`; `start` says
-        where the rest is cut. None where that is too short to be met."""
+        where the rest is cut. It begins with `heads`, as far as they fit. None where that is too short to be met."""
         rest = tokens - self.base
         fill = rest % self.cost
         count = (rest - self.fill_costs[fill]) // self.cost
         if count < 0:
             return None
+        parts: list[str] = []
+        left = count + 1
+        for piece in (*heads, (nonce, left * self.cost, start)):
+            words = min(piece[1] // self.cost, left)
+            left -= words
+            if words:
+                parts += self._spelt(piece[0], words, piece[2], opens=not parts)
+        return " ".join((*parts, *self.fills[fill]))
+
+    def _spelt(self, nonce: str, words: int, start: int, *, opens: bool) -> list[str]:
+        """So many words, of which the first ones spell a hash of `nonce`: one of `openers` where the text begins."""
         digest = hashlib.blake2b(nonce.encode(), digest_size=2 * OPENING).digest()
         picks = [int.from_bytes(digest[i : i + 2], "big") for i in range(0, 2 * OPENING, 2)]
-        parts = [self.openers[picks[0] % len(self.openers)]]
-        parts += [self.words[pick % len(self.words)] for pick in picks[1 : 1 + count]]
-        if count >= OPENING:
-            parts += pool_of(self.words).cut(start, count - OPENING + 1)
-        return " ".join((*parts, *self.fills[fill]))
+        first = self.openers if opens else self.words
+        parts = [first[picks[0] % len(first)]]
+        parts += [self.words[pick % len(self.words)] for pick in picks[1:words]]
+        if words > OPENING:
+            parts += pool_of(self.words).cut(start, words - OPENING)
+        return parts
 
     def samples(self, nonce: str, most: int) -> list[tuple[str, int]]:
         """Some texts, of at most about `most` tokens, and the tokens that each must cost if the sums are right."""

@@ -10,17 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.analysis.capacity import (
-    Deployment,
-    cache,
     compute_bound_batch,
     concurrent,
     decode_floor,
     gpus_needed,
     longest_context,
-    memory,
     prefill_floor_s,
 )
 from loadgen.analysis.planning import Lengths, plan
+from loadgen.hardware.deployment import Deployment, cache, memory
 from loadgen.hardware.gpus import Gpu, gpu_named
 from loadgen.hardware.model import GIB, KIB
 from loadgen.hardware.named import model_named, table

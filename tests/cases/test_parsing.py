@@ -194,7 +194,7 @@ CASES: dict[str, tuple[Script, Want]] = {
     "P09 two calls side by side": (
         text_of(delta(tool_calls=[{"index": 0, "function": {"name": "f"}}, {"index": 1, "function": {"name": "g"}}]),
                 call("{", 1), call("{}", 0), call("}", 1)),
-        kept("fg{{}}", 4),
+        kept("f({})\ng({})", 4),
     ),
     "P09 the old function_call": (
         [delta(function_call={"name": "f", "arguments": ""}), delta(function_call={"arguments": "{}"}),
@@ -267,11 +267,11 @@ CASES: dict[str, tuple[Script, Want]] = {
     ),
     "P29 byte order mark": ([Raw(b"\xef\xbb\xbf"), C("a"), *TAIL], Want()),
     "P29 spaces after DONE": ([C("a"), FIN("stop"), U(3, 1), Raw(b"data: [DONE] \t\n\n")], Want()),
-    "n=2, each choice ends": (
+    "P87 n=2, each choice ends": (
         [C("a"), B, J({"choices": [{"index": 1, "delta": {}, "finish_reason": "stop"}]}), FIN("stop"), U(3, 2), EOF],
         Want(2),
     ),
-    "n=2, one choice never ends": (
+    "P87 n=2, one choice never ends": (
         [C("a"), B, FIN("stop"), U(3, 2), EOF], Want(2, outcome="incomplete"),
     ),
 }  # fmt: skip

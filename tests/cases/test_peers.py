@@ -77,7 +77,7 @@ def test_each_servers_part_is_reported(two: tuple[ScriptedServer, ...], tmp_path
     assert "2 servers in turn" in ran.out
 
 
-def test_the_failures_of_one_server_are_its_own(tmp_path: Path) -> None:
+def test_l29_the_failures_of_one_server_are_its_own(tmp_path: Path) -> None:
     """Also where it dies, so that no connection tells its address."""
 
     def dying(request: Request) -> Any:
@@ -199,7 +199,7 @@ def gated(*, path: str, query: str, headers: dict[str, str]) -> Any:
     return handler
 
 
-def test_an_azure_deployment(transport: str, tmp_path: Path) -> None:
+def test_x14_an_azure_deployment(transport: str, tmp_path: Path) -> None:
     path, query, headers = "/openai/deployments/my-gpt/chat/completions", "api-version=2024-10-21", {"api-key": "k1"}
     with ThreadedServer(gated(path=path, query=query, headers=headers)) as server:
         access = access_over(transport, headers=headers)
@@ -213,7 +213,7 @@ def test_an_azure_deployment(transport: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
-def test_a_unix_socket(tls: bool, transport: str, tmp_path: Path) -> None:
+def test_x12_a_unix_socket(tls: bool, transport: str, tmp_path: Path) -> None:
     path = str(tmp_path / "s.sock")
     authority = trustme.CA()
     context = None
@@ -260,7 +260,7 @@ def mutual(authority: trustme.CA) -> ssl.SSLContext:
     return context
 
 
-def test_a_client_certificate(transport: str, tmp_path: Path) -> None:
+def test_x13_a_client_certificate(transport: str, tmp_path: Path) -> None:
     authority = trustme.CA()
     ca, mine = tmp_path / "ca.pem", tmp_path / "mine.pem"
     authority.cert_pem.write_to_path(str(ca))
@@ -282,7 +282,7 @@ WRONG: dict[str, tuple[dict[str, Any], Sequence[str]]] = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_a_certificate_that_is_not_right_is_one_sentence(case: str, transport: str, tmp_path: Path) -> None:
+def test_x13_a_certificate_that_is_not_right_is_one_sentence(case: str, transport: str, tmp_path: Path) -> None:
     how, words = WRONG[case]
     authority = trustme.CA()
     ca = tmp_path / "ca.pem"

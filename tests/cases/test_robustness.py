@@ -485,7 +485,7 @@ WORDS: dict[str, tuple[Sequence[Action], str]] = {
 
 
 @pytest.mark.parametrize("case", WORDS)
-def test_the_servers_words_are_in_the_record(case: str, make_sender: MakeSender) -> None:
+def test_r17_the_servers_words_are_in_the_record(case: str, make_sender: MakeSender) -> None:
     script, words = WORDS[case]
     record = send_one(make_sender, lambda r: script)
     assert record.outcome == "error" and record.error is not None
@@ -508,7 +508,7 @@ def page(body: str, kind: str = "text/html") -> list[Action]:
         ("\x00\x01binary", "application/octet-stream", "Bad Gateway"),
     ],
 )
-def test_a_refusal_that_is_no_json_has_words_too(body: str, kind: str, words: str, make_sender: MakeSender) -> None:
+def test_r17_a_refusal_that_is_no_json_has_words_too(body: str, kind: str, words: str, make_sender: MakeSender) -> None:
     record = send_one(make_sender, lambda r: page(body, kind))
     assert record.error is not None and record.error.message == words
 
@@ -523,7 +523,7 @@ def test_a_refusal_that_is_no_json_has_words_too(body: str, kind: str, words: st
     ],
     ids=["another host", "a path", "nowhere"],
 )
-def test_a_redirect_is_told_and_never_followed(status: int, location: str, said: str, make_sender: MakeSender) -> None:
+def test_r16_a_redirect_is_told_and_never_followed(status: int, location: str, said: str, make_sender: MakeSender) -> None:
     headers = {"Location": location} if location else {}
     [record, again] = send(make_sender, lambda r: json_reply({}, status, **headers), sends=2)
     for one in (record, again):
@@ -535,7 +535,7 @@ def test_a_redirect_is_told_and_never_followed(status: int, location: str, said:
 
 
 @pytest.mark.parametrize("status", [301, 308])
-def test_a_redirect_in_the_preflight_names_the_address_to_give(status: int, tmp_path: Path) -> None:
+def test_r16_a_redirect_in_the_preflight_names_the_address_to_give(status: int, tmp_path: Path) -> None:
     with ThreadedServer(posts(answer)) as there:
         with ThreadedServer(
             posts(lambda r: json_reply({}, status, Location=f"{there.url}/v1/chat/completions"))

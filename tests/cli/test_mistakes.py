@@ -233,7 +233,7 @@ def test_an_output_that_is_a_file_is_refused_before_anything_is_sent(call: Call,
     assert (tmp_path / "taken").read_text() == "mine"
 
 
-def test_a_folder_that_cannot_be_made(call: Call) -> None:
+def test_x11_a_folder_that_cannot_be_made(call: Call) -> None:
     with ThreadedServer(serve()) as server:
         is_one_sentence(
             call("run", server.url, "-o", "/proc/loadgen"), 2, "/proc/loadgen cannot be written", "--output"
@@ -241,7 +241,7 @@ def test_a_folder_that_cannot_be_made(call: Call) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
-def test_a_folder_of_somebody_else(tmp_path: Path) -> None:
+def test_x11_a_folder_of_somebody_else(tmp_path: Path) -> None:
     """As an ordinary user: root may write anywhere."""
     tmp_path.chmod(0o755)
     with ThreadedServer(serve()) as server:
@@ -459,7 +459,7 @@ def test_readers_flags(call: Call, args: list[object], fault: str) -> None:
 
 
 @pytest.mark.parametrize("verb", ["report", "export"])
-def test_a_full_disk_behind_stdout(verb: str) -> None:
+def test_r14_a_full_disk_behind_stdout(verb: str) -> None:
     with Path("/dev/full").open("wb") as full:
         said = run(verb, WORKED, stdout=full)
     assert said.code != 0 and "Traceback" not in said.err

@@ -177,7 +177,7 @@ def twice(victim: Victim) -> None:
     victim.signal(signal.SIGINT)
 
 
-def test_ctrl_c_sends_nothing_more_and_drains(tmp_path: Path, call: Call) -> None:
+def test_r02_ctrl_c_sends_nothing_more_and_drains(tmp_path: Path, call: Call) -> None:
     for victim, said in strike(tmp_path, "ctrl-c", once(signal.SIGINT)):
         ended(victim, said, 130, ("interrupted",))
         log_is_whole(victim, call, killed=False)
@@ -186,19 +186,19 @@ def test_ctrl_c_sends_nothing_more_and_drains(tmp_path: Path, call: Call) -> Non
             assert all(r["outcome"] == "ok" for r in load), "what was in flight came to its end"
 
 
-def test_ctrl_c_twice_quits(tmp_path: Path, call: Call) -> None:
+def test_r02_ctrl_c_twice_quits(tmp_path: Path, call: Call) -> None:
     for victim, said in strike(tmp_path, "ctrl-c twice", twice, wait_ms=60.0):
         ended(victim, said, 130, ("interrupted",))
         log_is_whole(victim, call, killed=False)
 
 
-def test_sigterm_quits(tmp_path: Path, call: Call) -> None:
+def test_r02_sigterm_quits(tmp_path: Path, call: Call) -> None:
     for victim, said in strike(tmp_path, "sigterm", once(signal.SIGTERM), wait_ms=60.0):
         ended(victim, said, 143, ("interrupted",))
         log_is_whole(victim, call, killed=False)
 
 
-def test_sigkill_leaves_a_log_that_holds_all_that_was_finished(tmp_path: Path, call: Call) -> None:
+def test_r02_sigkill_leaves_a_log_that_holds_all_that_was_finished(tmp_path: Path, call: Call) -> None:
     for victim, said in strike(tmp_path, "sigkill", once(signal.SIGKILL)):
         assert said.code == -signal.SIGKILL
         log_is_whole(victim, call, killed=True)
@@ -227,7 +227,7 @@ def test_one_ctrl_c_lets_what_is_in_flight_finish_and_sends_nothing_more(tmp_pat
         (5, twice, 130),
     ],
 )
-def test_a_server_that_hangs_holds_nobody_up(
+def test_r13_a_server_that_hangs_holds_nobody_up(
     tmp_path: Path, call: Call, hangs_from: int, how: Callable[[Victim], None], code: int
 ) -> None:
     with ExitStack() as stack:
@@ -276,7 +276,7 @@ def children(pid: int) -> list[int]:
     return found
 
 
-def test_the_shell_that_pipes_the_log_away_may_leave(tmp_path: Path) -> None:
+def test_r12_the_shell_that_pipes_the_log_away_may_leave(tmp_path: Path) -> None:
     """`loadgen run -o - | head -3`: the reader goes, the run ends, quietly."""
     with ThreadedServer(serve(5.0)) as server:
         process = start("run", server.url, *SHAPE, "-c", "2", "--duration", "60s", "-o", "-")

@@ -131,7 +131,7 @@ def test_ctrl_c_drains_every_worker(tmp_path: Path, call: Call) -> None:
     assert call("report", folder_in(tmp_path)).code == 0
 
 
-def test_a_killed_run_leaves_parts_that_report_reads(tmp_path: Path, call: Call) -> None:
+def test_r02_a_killed_run_leaves_parts_that_report_reads(tmp_path: Path, call: Call) -> None:
     with ThreadedServer(serve(20.0)) as server:
         process = start("run", server.url, *SHAPE, "-c", "4", "--workers", "2", "-o", tmp_path)
         until(lambda: len(generations(server.requests)) >= 30 or process.poll() is not None)
@@ -151,7 +151,7 @@ def test_a_killed_run_leaves_parts_that_report_reads(tmp_path: Path, call: Call)
     assert len(got - ids) <= 4 and ids <= got, "all but what was in flight"
 
 
-def test_a_killed_worker_voids_the_step(tmp_path: Path, call: Call) -> None:
+def test_r15_a_killed_worker_voids_the_step(tmp_path: Path, call: Call) -> None:
     with ThreadedServer(serve(20.0)) as server:
         process = start("run", server.url, *SHAPE, "-c", "4", "--workers", "2", "-o", tmp_path)
         until(lambda: len(generations(server.requests)) >= 30 or process.poll() is not None)

@@ -283,7 +283,7 @@ def compressed(r: Random) -> Answer:
     right = {read_as(body, True)}
     if r.random() < 0.4:
         packed = b"not gzip at all" + packed
-        right = {"incomplete"}
+        right = {"error:protocol"}
     answer = framed(r, packed, head=STREAM + "Content-Encoding: gzip\r\n")
     return Answer("compressed", [answer.raw, *end_of(answer)], frozenset(right))
 

@@ -200,7 +200,7 @@ def test_families_take_turns() -> None:
 # --- addresses that do not answer -----------------------------------------------------------------------------------
 
 
-def test_an_address_that_refuses_is_passed_over(transport: str) -> None:
+def test_l27_an_address_that_refuses_is_passed_over(transport: str) -> None:
     async def main() -> None:
         known = Addresses(Names(*THREE))
         async with (
@@ -215,7 +215,7 @@ def test_an_address_that_refuses_is_passed_over(transport: str) -> None:
     run(main)
 
 
-def test_a_black_hole_costs_a_moment_once(transport: str) -> None:
+def test_l27_a_black_hole_costs_a_moment_once(transport: str) -> None:
     async def main() -> None:
         async with replicas("127.0.0.2") as servers:
             port = servers[0].port
@@ -298,7 +298,7 @@ def test_a_name_is_looked_up_again_without_anyone_waiting() -> None:
     run(main)
 
 
-def test_a_name_that_does_not_resolve(transport: str) -> None:
+def test_l28_a_name_that_does_not_resolve(transport: str) -> None:
     async def main() -> None:
         names = Names()
         async with client_of(transport, Addresses(names), 80) as sender:

@@ -238,7 +238,7 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         assert str(parent) in caught.value.message and "--output" in caught.value.remedy
 
 
-def test_a_full_disk_ends_with_a_whole_line_and_says_what_was_kept(tmp_path: Path) -> None:
+def test_r14_a_full_disk_ends_with_a_whole_line_and_says_what_was_kept(tmp_path: Path) -> None:
     """A file size limit stands in for a full disk: like it, it takes a part of a line before it refuses."""
     before, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     folder = RunFolder.create(tmp_path, "run")

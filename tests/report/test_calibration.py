@@ -88,7 +88,7 @@ def calibration(**capacity: Any) -> dict[str, Any]:
         ({"events_per_s": None}, 10.0, 9, None),
     ],
 )
-def test_a_run_cites_what_this_machine_carries(
+def test_l06_a_run_cites_what_this_machine_carries(
     capacity: dict[str, Any], events_per_s: float, streams: int, expected: str | None
 ) -> None:
     said = cite(calibration(**capacity), events_per_s, streams)

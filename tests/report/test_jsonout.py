@@ -63,6 +63,7 @@ def test_every_key_of_ours_has_its_unit_and_the_others_are_in_the_table() -> Non
         "retries",
         "by_model",
         "by_peer",
+        "bursts",
         "server",
     }
     for key, value in step.items():

@@ -243,10 +243,15 @@ def test_metrics_tell_the_engines_truth() -> None:
             answer = post(simulator.url, CHAT, messages=[{"role": "user", "content": text}], max_tokens=40)
             assert answer["usage"]["completion_tokens"] >= 1
         seen = metrics(simulator.url)
+        usage = {"stream_options": {"include_usage": True}, "max_tokens": 2}
+        asked = {"messages": [{"role": "user", "content": TEXT * 20}], **usage}
+        last = json.loads(events(simulator.url, CHAT, **asked)[-2])["usage"]
+    assert answer["usage"]["prompt_tokens_details"] == {"cached_tokens": 0}
     tokens = answer["usage"]["prompt_tokens"] - 3  # of one of the two equal prompts: three tokens of words less
     assert seen["vllm:prefix_cache_queries_total{}"] == 3 * tokens + 3
     assert seen["vllm:prefix_cache_hits_total{}"] == (tokens - 1) // 16 * 16
     assert 0 < seen["vllm:spec_decode_num_accepted_tokens_total{}"] < seen["vllm:spec_decode_num_draft_tokens_total{}"]
+    assert last["prompt_tokens_details"] == {"cached_tokens": (tokens - 1) // 16 * 16}
     assert 0 <= seen["vllm:kv_cache_usage_perc{}"] < 1
     for phase in ("queue", "prefill", "decode", "inference"):
         name = f"vllm:request_{phase}_time_seconds"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeGuard
 
 from ...errors import Failure
 from ...records import Prompt
@@ -131,14 +131,18 @@ def deep_merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, A
 
 def asked_output(body: Mapping[str, Any]) -> int | None:
     """The longest output that a body asks for, in tokens; None where it does not say."""
-    values = [body.get(key) for key in LENGTH_KEYS]
+    for key in LENGTH_KEYS:
+        if _is_length(value := body.get(key)):
+            return value
     for place, key in (("parameters", "max_new_tokens"), ("options", "num_predict")):  # TGI's own, Ollama's own
         inner = body.get(place)
-        values.append(inner.get(key) if isinstance(inner, Mapping) else None)
-    for value in values:
-        if isinstance(value, int) and not isinstance(value, bool):
+        if isinstance(inner, Mapping) and _is_length(value := inner.get(key)):
             return value
     return None
+
+
+def _is_length(value: Any) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def asked_choices(body: Mapping[str, Any]) -> int:
@@ -186,6 +190,20 @@ def completion_body(own: Mapping[str, Any], prompt: Prompt, options: RequestOpti
     if not merged["stream"] and "stream_options" not in extra:
         merged.pop("stream_options", None)  # refused without a stream
     return merged
+
+
+def messages(prompt: Prompt) -> list[dict[str, str]]:
+    """The prompt as chat messages: what was said before it, user and assistant in turn, then its own."""
+    said = (*prompt.history, prompt.text)
+    return [{"role": "assistant" if i % 2 else "user", "content": text} for i, text in enumerate(said)]
+
+
+def whole_text(prompt: Prompt) -> str:
+    """The prompt as one text that goes on: an answer follows as it was given, the next message after a space."""
+    if not prompt.history:
+        return prompt.text
+    said = (*prompt.history, prompt.text)
+    return "".join(text if i % 2 or not i else f" {text}" for i, text in enumerate(said))
 
 
 def with_model(own: Mapping[str, Any], options: RequestOptions, model: str | None = None) -> dict[str, Any]:

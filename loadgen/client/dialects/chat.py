@@ -6,12 +6,12 @@ from typing import Any
 
 from ...records import Prompt
 from ..sse import SSEEvent
-from .base import Piece, RequestOptions, completion_body
+from .base import Piece, RequestOptions, completion_body, messages
 from .reading import read_event, read_payload
 
 
 class ChatDialect:
-    """A prompt is one user message."""
+    """A prompt is one user message, after those that it goes on from."""
 
     name = "chat"
     path = "/chat/completions"
@@ -21,7 +21,7 @@ class ChatDialect:
     whole = True
 
     def body(self, prompt: Prompt, options: RequestOptions) -> dict[str, Any]:
-        return completion_body({"messages": [{"role": "user", "content": prompt.text}]}, prompt, options)
+        return completion_body({"messages": messages(prompt)}, prompt, options)
 
     def read(self, event: SSEEvent) -> Piece:
         return read_event(event)

@@ -6,7 +6,7 @@ from typing import Any
 
 from ...records import Prompt
 from ..sse import SSEEvent
-from .base import Piece, RequestOptions, completion_body
+from .base import Piece, RequestOptions, completion_body, whole_text
 from .reading import read_event, read_payload
 
 
@@ -22,7 +22,7 @@ class CompletionsDialect:
 
     def body(self, prompt: Prompt, options: RequestOptions) -> dict[str, Any]:
         return completion_body(
-            {"prompt": prompt.text if prompt.token_ids is None else prompt.token_ids}, prompt, options
+            {"prompt": whole_text(prompt) if prompt.token_ids is None else prompt.token_ids}, prompt, options
         )
 
     def read(self, event: SSEEvent) -> Piece:

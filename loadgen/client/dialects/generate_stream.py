@@ -10,7 +10,7 @@ from typing import Any
 
 from ...records import Prompt
 from ..sse import SSEEvent
-from .base import Piece, RequestOptions, Usage, deep_merge, sampling
+from .base import Piece, RequestOptions, Usage, deep_merge, sampling, whole_text
 from .reading import as_count, as_text, failure_of, parse_json, read_event
 
 
@@ -25,7 +25,7 @@ class GenerateStreamDialect:
     whole = False
 
     def body(self, prompt: Prompt, options: RequestOptions) -> dict[str, Any]:
-        body: dict[str, Any] = dict(prompt.body) if prompt.body is not None else {"inputs": prompt.text}
+        body: dict[str, Any] = dict(prompt.body) if prompt.body is not None else {"inputs": whole_text(prompt)}
         given = body.get("parameters")
         parameters: dict[str, Any] = dict(given) if isinstance(given, dict) else {}
         if prompt.output_tokens is not None:

@@ -12,7 +12,17 @@ from typing import Any
 
 from ...records import Prompt
 from ..sse import SSEEvent
-from .base import LENGTH_KEYS, Piece, RequestOptions, Usage, deep_merge, sampling, with_model
+from .base import (
+    LENGTH_KEYS,
+    Piece,
+    RequestOptions,
+    Usage,
+    deep_merge,
+    messages,
+    sampling,
+    whole_text,
+    with_model,
+)
 from .reading import as_count, as_text, failure_of, parse_json, read_delta
 
 
@@ -27,7 +37,7 @@ class OllamaChatDialect:
     whole = True
 
     def body(self, prompt: Prompt, options: RequestOptions) -> dict[str, Any]:
-        return _body({"messages": [{"role": "user", "content": prompt.text}]}, prompt, options)
+        return _body({"messages": messages(prompt)}, prompt, options)
 
     def read(self, event: SSEEvent) -> Piece:
         return _read(parse_json(event.data))
@@ -47,7 +57,7 @@ class OllamaGenerateDialect:
     whole = True
 
     def body(self, prompt: Prompt, options: RequestOptions) -> dict[str, Any]:
-        return _body({"prompt": prompt.text}, prompt, options)
+        return _body({"prompt": whole_text(prompt)}, prompt, options)
 
     def read(self, event: SSEEvent) -> Piece:
         return _read(parse_json(event.data))

@@ -73,8 +73,9 @@ def _read(value: Any) -> Piece:
                 index = as_count(choice.get("index"))
                 index = place if index is None else index
                 indices.append(index)
-                usage = _read_choice(choice, index, piece) or usage
-                if _finish_reason(choice):
+                reason = _finish_reason(choice)
+                usage = _read_choice(choice, index, reason, piece) or usage
+                if reason:
                     finished.append(index)
         piece.choices = tuple(indices)
         piece.finished = tuple(finished)
@@ -82,14 +83,15 @@ def _read(value: Any) -> Piece:
     piece.error = _error(value, known) or piece.error
     if piece.error is None and piece.finish_reason in _ABORTED:
         piece.error = Failure("server", f"the server ended the answer with finish_reason {piece.finish_reason!r}")
-    piece.ignored = not known and piece.error is None
+    piece.ignored = (piece.ignored or not known) and piece.error is None
     return piece
 
 
-def _read_choice(choice: dict[str, Any], index: int, piece: Piece) -> Usage | None:
+def _read_choice(choice: dict[str, Any], index: int, reason: str | None, piece: Piece) -> Usage | None:
     """Adds one choice to `piece`; the usage that some servers keep inside of it."""
     delta = choice.get("delta")
     if not isinstance(delta, dict):
+        piece.ignored |= delta is not None
         delta = choice.get("message")
     if not isinstance(delta, dict):
         delta = {}
@@ -102,17 +104,19 @@ def _read_choice(choice: dict[str, Any], index: int, piece: Piece) -> Usage | No
         ids = delta.get("token_ids")
     if isinstance(ids, list):
         piece.token_ids = (piece.token_ids or 0) + len(ids)
-    piece.finish_reason = piece.finish_reason or _finish_reason(choice)
+    piece.finish_reason = piece.finish_reason or reason
     error = choice.get("error")
     if isinstance(error, dict | str) and error:
         piece.error = failure_of(error, choice)
+    if "usage" not in choice and "usage" not in delta:  # nearly always
+        return None
     return read_usage(choice.get("usage")) or read_usage(delta.get("usage"))
 
 
 def read_delta(delta: Mapping[str, Any], choice: int, piece: Piece) -> bool:
     """Adds what a delta or message says to `piece`; whether it said anything."""
     spoken = False
-    for content, text in _output(delta):
+    for content, text in _output(delta, piece):
         spoken = True
         piece.has_content |= content
         piece.text += text
@@ -124,20 +128,25 @@ def read_delta(delta: Mapping[str, Any], choice: int, piece: Piece) -> bool:
     return spoken
 
 
-def _output(delta: Mapping[str, Any]) -> Iterator[tuple[bool, str]]:
-    """(is it content, not reasoning?; text) for each output of a delta or message."""
+def _output(delta: Mapping[str, Any], piece: Piece) -> Iterator[tuple[bool, str]]:
+    """(is it content, not reasoning?; text) for each output of a delta or message; what is neither text nor parts is
+    noted as ignored."""
     for key in ("reasoning_content", "reasoning"):
-        text = delta.get(key)
-        if isinstance(text, str) and text:
-            yield False, text
+        if value := delta.get(key):
+            yield from _texts(value, False, piece)
             break  # the same text under both names, for old clients and new
     for key in ("content", "text", "refusal"):
-        value = delta.get(key)
-        if isinstance(value, str):
-            if value:
-                yield True, value
-        elif isinstance(value, list):
-            yield from parts_of(value)
+        if value := delta.get(key):
+            yield from _texts(value, True, piece)
+
+
+def _texts(value: Any, content: bool, piece: Piece) -> Iterator[tuple[bool, str]]:
+    if isinstance(value, str):
+        yield content, value
+    elif isinstance(value, list | dict):
+        yield from parts_of(value if isinstance(value, list) else [value], content)
+    else:
+        piece.ignored = True
 
 
 def _calls(delta: Mapping[str, Any], choice: int) -> Iterator[CallPart]:

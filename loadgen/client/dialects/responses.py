@@ -11,7 +11,18 @@ from typing import Any
 
 from ...records import Prompt
 from ..sse import SSEEvent
-from .base import LENGTH_KEYS, CallPart, Piece, RequestOptions, asked_length, forced, sampling, with_extra, with_model
+from .base import (
+    LENGTH_KEYS,
+    CallPart,
+    Piece,
+    RequestOptions,
+    asked_length,
+    forced,
+    messages,
+    sampling,
+    with_extra,
+    with_model,
+)
 from .reading import as_count, as_text, call_part, failure_of, parse_json, parts_of, read_event, read_usage
 
 _LENGTH = "max_output_tokens"
@@ -31,9 +42,8 @@ class ResponsesDialect:
     whole = True
 
     def body(self, prompt: Prompt, options: RequestOptions) -> dict[str, Any]:
-        body = with_model(
-            {"input": prompt.text} if prompt.body is None else _translated(prompt.body), options, prompt.model
-        )
+        own = {"input": messages(prompt) if prompt.history else prompt.text}
+        body = with_model(own if prompt.body is None else _translated(prompt.body), options, prompt.model)
         length = asked_length(prompt)
         if length is not None:
             body[_LENGTH] = length

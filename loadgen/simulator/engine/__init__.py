@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 
 from .config import EngineConfig, config_of
 from .disaggregated import core_for
-from .hardware import Gpu, Machine, Model
+from .machine import Machine
 from .sequence import Sequence
 from .truth import EngineTruth
 
-__all__ = ["Engine", "EngineConfig", "EngineTruth", "Gpu", "Machine", "Model", "StepResult", "config_of"]
+__all__ = ["Engine", "EngineConfig", "EngineTruth", "Machine", "StepResult", "config_of"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 from ...errors import UsageError
-from .hardware import Gpu, Machine, Model
+from ...hardware.deployment import cache
+from .machine import Machine, machine_of
 
 Batching = Literal["continuous", "static"]
 Reservation = Literal["paged", "contiguous"]
@@ -84,11 +85,17 @@ class EngineConfig:
         """KV blocks there are. UsageError where the machine's memory does not hold the weights and one block."""
         if self.kv_blocks or self.machine is None:
             return self.kv_blocks or UNLIMITED
-        blocks = self.machine.kv_tokens() // self.block_tokens
+        on = replace(
+            self.machine.on,
+            block=self.block_tokens,
+            batch_tokens=self.max_batched_tokens or self.max_prefill_tokens,
+            max_sequences=self.max_batch,
+        )
+        blocks = cache(self.machine.model, on).blocks
         if blocks < 1:
             raise UsageError(
-                f"{self.machine.model.name} does not fit on {self.machine.tensor_parallel} x {self.machine.gpu.name}",
-                "raise tensor_parallel or quantise the weights",
+                f"{self.machine.model.name} does not fit on {on.gpus} x {on.gpu.name}",
+                "take more accelerators, or weights of fewer bits; loadgen plan says what would do",
             )
         return blocks
 
@@ -102,9 +109,7 @@ class EngineConfig:
 def config_of(values: Mapping[str, Any]) -> EngineConfig:
     """The config that `dataclasses.asdict` wrote down, also after JSON."""
     machine = values.get("machine")
-    if machine is not None:
-        machine = Machine(**{**machine, "model": Model(**machine["model"]), "gpu": Gpu(**machine["gpu"])})
-    return EngineConfig(**{**values, "machine": machine})
+    return EngineConfig(**{**values, "machine": None if machine is None else machine_of(machine)})
 
 
 _LOWEST: dict[str, float] = {

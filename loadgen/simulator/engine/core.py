@@ -31,7 +31,7 @@ from .sequence import Sequence
 from .speculation import Speculation
 from .truth import EngineTruth
 from .variation import Variation
-from .work import Affine, Cost, Work
+from .work import Affine, Cost, Sight, Work
 
 Ints = NDArray[np.int64]
 
@@ -60,6 +60,7 @@ class Core:
         self.config = config
         self.memory = memory_for(config)
         self._cost: Cost = Roofline(config.machine) if config.machine else Affine(config)
+        self._sight = Sight(config.machine.model) if config.machine else None
         self._variation = Variation(config)
         self._speculation = Speculation(config) if config.speculate else None
         self._static = config.batching == "static"
@@ -114,37 +115,38 @@ class Core:
             self._leave(self._rows[OUT, : self._n] > 0)
             self._over = 0
         work = Work()
-        first, old = 0, self._n
-        half_done = int(old > 0 and self._rows[LEFT, old - 1] > 0)
+        first, decoding = 0, self._whole()
         if self._static or not self.config.chunked_prefill:
             self._admit_whole(now, work)
-            if self._n > old:
-                first = old  # decoding waits
-            elif old:
-                self._decode_room(old)
-                old = self._n
+            if self._n > decoding:
+                first = decoding  # decoding waits
+            else:
+                self._decode_room(decoding)
+                decoding = self._n
         else:
-            decoding = old - half_done
-            preempted = self._decode_room(decoding) if decoding else False
+            preempted = self._decode_room(decoding)
             decoding = min(decoding, self._n)
             budget = self._prompt_budget(decoding)
             if self._n > decoding:
                 budget -= self._compute(decoding, budget, work)
             if not preempted:
                 self._admit(now, budget, work)
-            old = decoding
-        last = self._n - int(self._n > 0 and self._rows[LEFT, self._n - 1] > 0)
         if first == 0:
-            self._count_decoding(old, work)
+            self._count_decoding(decoding, work)
         if not work.decoding and not work.prefilled:
             return None
-        work.prompts_done = last - old
+        last = self._whole()  # columns first … decoding decode, decoding … last have their prompts completed
+        work.prompts_done = last - decoding
         duration = self._variation.seconds(self._milliseconds(work), now)
-        handles, counts = self._emit(first, old, last)
+        handles, counts = self._emit(first, decoding, last)
         self._steps += 1
         self._busy_s += duration
         self._prompt_tokens += work.prefilled
-        return Step(now, duration, handles, counts, self._settle(old, last, now + duration), work.prefilled)
+        return Step(now, duration, handles, counts, self._settle(decoding, last, now + duration), work.prefilled)
+
+    def _whole(self) -> int:
+        """Columns whose prompt is computed: all, or all but the last."""
+        return self._n - int(self._n > 0 and self._rows[LEFT, self._n - 1] > 0)
 
     def _milliseconds(self, work: Work) -> float:
         drafting = self.config.draft_ms * self.config.speculate if work.decoding else 0.0
@@ -191,8 +193,8 @@ class Core:
     def _count_decoding(self, decoding: int, work: Work) -> None:
         work.decoding = decoding
         work.decode_tokens = decoding * (1 + self.config.speculate)
-        if self.config.machine and decoding:
-            work.decode_context = int(self._rows[KV, :decoding].sum()) + decoding
+        if self._sight and decoding:
+            work.decode_context = self._sight.decoding(self._rows[KV, :decoding])
 
     # What is prefilled.
 
@@ -260,9 +262,8 @@ class Core:
         self._rows[LEFT, column] = left - share
         self._rows[KV, column] = before + share
         work.prefilled += share
-        work.prefill_pairs += share * before + share * (share + 1) // 2
-        work.prefill_context += before + share
-        work.prefill_cells += share * (before + share)
+        if self._sight:
+            self._sight.prefill(work, before, share)
         sequence = self._running[int(self._rows[HANDLE, column])]
         if sequence.blocks:
             self.memory.computed(sequence, before + share)

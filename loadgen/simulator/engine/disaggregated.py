@@ -30,7 +30,7 @@ class Disaggregated:
         self._moving: dict[int, Sequence] = {}  # in the prefill pool, as they were submitted
         self._link_free_s = -math.inf
         machine = config.machine
-        each = machine.kv_token_bytes * machine.kv_copies if machine else KV_TOKEN_BYTES
+        each = machine.kv_token_bytes if machine else KV_TOKEN_BYTES
         self.token_transfer_s = each / (config.link_gb_s * 1e9)
 
     @property

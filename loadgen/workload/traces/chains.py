@@ -51,8 +51,7 @@ def ragpulse(record: Mapping[str, Any], line: int) -> TraceRow:
     ids: list[int | str] = []
     for part in _RAGPULSE:
         found = parts.get(part) or []
-        for one in found if isinstance(found, list) else [found]:
-            ids.append(f"{part} {one}")
+        ids += [f"{part} {one}" for one in (found if isinstance(found, list) else [found])]
     return request(
         TraceRow(
             stamp(record.get("timestamp"), "timestamp", "s"),

@@ -23,9 +23,11 @@ def estimated(text: str) -> int:
 _USERS, _MODELS = {"human", "user"}, {"gpt", "assistant", "chatgpt", "bing", "bard"}
 
 
-def sharegpt(source: Source, dropped: Counter[str], count: Count) -> Iterator[TraceRow]:
+def sharegpt(
+    source: Source, conversations: Iterator[tuple[int, Any]], dropped: Counter[str], count: Count
+) -> Iterator[TraceRow]:
     """Every turn of a conversation is a row: the user's text, and the length of the answer that it got."""
-    for line, one in source.document():
+    for line, one in conversations:
         try:
             yield from _conversation(one, line, dropped, count)
         except RowFault as fault:
@@ -48,9 +50,7 @@ def _conversation(one: Any, line: int, dropped: Counter[str], count: Count) -> I
             turn += 1
             if question.strip() and text.strip():
                 session = name_or_none(one.get("id")) or f"line {line}"
-                yield TraceRow(
-                    None, count(question), count(text), line, session=session, turn=turn, text=question
-                )  # fmt: skip
+                yield TraceRow(None, count(question), count(text), line, session=session, turn=turn, text=question)
             else:
                 dropped["an empty text"] += 1
             question = None

@@ -69,7 +69,6 @@ NO_OUTPUT: dict[str, Any] = {
     "P04 content filter": {"choices": [{"index": 0, "finish_reason": None, "content_filter_offsets": {}}]},
     "tool call without name and arguments": delta(tool_calls=[{"index": 0, "id": "c1", "function": {"arguments": ""}}]),
     "delta null": {"choices": [{"index": 0, "delta": None}]},
-    "numbers where text belongs": delta(content=5, reasoning=True, tool_calls=7, function_call="f"),
     "empty parts": delta(content=[{"type": "text", "text": ""}, 5, None, ""]),
 }
 
@@ -89,6 +88,20 @@ def test_no_output(case: str) -> None:
     piece = read(NO_OUTPUT[case])
     assert (piece.has_output, piece.has_content, piece.text, piece.ignored) == (False, False, "", False)
     assert piece.error is None and not piece.done
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        delta(content=5, reasoning=True, tool_calls=7, function_call="f"),
+        {"choices": [{"index": 0, "delta": "a"}]},
+        {"choices": [{"index": 0, "delta": ["a"]}]},
+    ],
+    ids=["numbers where text belongs", "a delta that is text", "a delta that is a list"],
+)
+def test_what_may_be_output_in_no_known_shape_is_noted(value: Any) -> None:
+    piece = read(value)
+    assert (piece.has_output, piece.ignored, piece.error) == (False, True, None)
 
 
 @pytest.mark.parametrize("data", [b"[DONE]", b" [DONE] ", b"[DONE]\t"])

@@ -1,0 +1,297 @@
+"""The real sweep in virtual time: the engine's step loop in place of a server, and no sockets.
+
+    server = VirtualServer(EngineConfig(max_batch=64), Mix(200, 32, sigma=0.6), seed=1)
+    found = sweep(server, SweepPlan(has_slo=True), parse_slo(["ttft_p95=500ms"]))
+    found.stop.held, found.stop.broke, found.requests
+
+What a step measures becomes `Columns`, and from there everything is the product's own: looks, summaries, verdicts, the
+search. Only the driver's bookkeeping (phases, the window) is done again here, as in `client/step.py`.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, fields, replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadgen.analysis import summarise
+from loadgen.client.driver import Progress
+from loadgen.log.columns import ColumnBuilder, Columns
+from loadgen.records import (
+    PHASES,
+    InputTokens,
+    LevelResult,
+    NextLevel,
+    Observation,
+    OutputTokens,
+    Record,
+    Slo,
+    StepSummary,
+    Stop,
+    Window,
+)
+from loadgen.runner.looks import Looks
+from loadgen.search import SweepPlan, decide, judge
+from loadgen.search.effort import StepRule, baseline_rule, step_rule
+from loadgen.simulator.engine import EngineConfig
+from loadgen.simulator.engine.disaggregated import core_for
+from loadgen.simulator.engine.sequence import Sequence
+from loadgen.simulator.engine.virtual import Mix
+
+BLOCK = 2048  # lengths are drawn so many at a time
+WARMUP, MEASURED, FILLER = (PHASES.index(name) for name in ("warmup", "measured", "filler"))
+
+
+@dataclass(frozen=True, slots=True)
+class VirtualServer:
+    """An engine and what it is asked. The lengths are the same in every step, as in a real run; the engine's noise is
+    not."""
+
+    config: EngineConfig
+    mix: Mix
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class VirtualStep:
+    summary: StepSummary
+    level: LevelResult
+    columns: Columns
+
+
+@dataclass(frozen=True, slots=True)
+class VirtualSweep:
+    stop: Stop
+    history: tuple[LevelResult, ...]
+    summaries: tuple[StepSummary, ...]
+
+    @property
+    def requests(self) -> int:
+        """Measured requests, all steps together."""
+        return sum(summary.sent for summary in self.summaries)
+
+
+class Inline(Executor):
+    """Does at once what it is given."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        done.set_result(fn(*args, **kwargs))
+        return done
+
+
+class Load:
+    """Requests on an engine, one engine step at a time: in a closed loop of `concurrency`, the first ones over
+    `ramp_s`, or at the times that `arrivals` gives."""
+
+    def __init__(
+        self,
+        server: VirtualServer,
+        step: int,
+        *,
+        concurrency: int = 0,
+        ramp_s: float = 0.0,
+        arrivals: Callable[[], float] | None = None,
+    ) -> None:
+        config = replace(server.config, seed=server.seed * 1000 + step)
+        self.core = core_for(config)
+        self.server, self.overhead_s = server, config.overhead_ms / 1e3
+        self.longest = min(config.context_length, config.blocks * config.block_tokens)
+        self.now = 0.0
+        self.phase = WARMUP
+        self.everyone: list[Sequence] = []
+        self.phases: list[int] = []
+        self._lengths: list[tuple[int, int]] = []
+        self._closed = concurrency > 0
+        self._arrivals = arrivals
+        self._due = [ramp_s * place / concurrency for place in range(concurrency)]
+        if arrivals is not None:
+            self._due = [arrivals()]
+
+    def step(self) -> tuple[Sequence, ...]:
+        """To the end of the next engine step: what ended in it. A freed slot is due again at once, but is not filled
+        before the next call, so that the phase may change first."""
+        while True:
+            while self._due and self._due[0] <= self.now:
+                self._submit(heapq.heappop(self._due))
+            coming = self._due[0] if self._due else math.inf
+            done = self.core.step(self.now, coming)
+            if done is None:
+                ready = self.core.next_ready()
+                self.now = max(self.now, min(coming, math.inf if ready is None else ready))
+                continue
+            self.now += done.duration_s
+            if self._closed:
+                for _ in done.ended:
+                    heapq.heappush(self._due, self.now)
+            return done.ended
+
+    def _submit(self, at: float) -> None:
+        number = len(self.everyone)
+        if number == len(self._lengths):
+            server = self.server
+            drawn = server.mix.draw(
+                BLOCK,
+                server.seed * 100_003 + number // BLOCK,
+                block_tokens=server.config.block_tokens,
+                longest=self.longest,
+            )
+            self._lengths += zip(drawn.prompt.tolist(), drawn.output.tolist(), strict=True)
+        sequence = Sequence(number, *self._lengths[number], at, at + self.overhead_s)
+        self.everyone.append(sequence)
+        self.phases.append(self.phase)
+        self.core.submit(sequence)
+        if self._arrivals is not None:
+            heapq.heappush(self._due, self._arrivals())
+
+
+@dataclass(slots=True)
+class _Rows:
+    """What has ended so far, for a look."""
+
+    load: Load
+    step: int
+    concurrency: int
+
+    def snapshot(self) -> _Rows:
+        return self
+
+    def columns(self, *, events: bool) -> Columns:
+        load = self.load
+        ended = [s for s in load.everyone if not math.isnan(s.done_s)]
+        stamps = np.array([(s.submitted_s, s.first_s, s.done_s) for s in ended]).reshape(-1, 3)
+        phases = np.array([load.phases[s.handle] for s in ended], np.int8)
+        lengths = np.array([(s.prompt, s.output) for s in ended], np.int64).reshape(-1, 2)
+        return columns_of(stamps, lengths, phases, self.step, self.concurrency)
+
+
+def columns_of(
+    stamps_s: NDArray[np.float64], lengths: NDArray[np.int64], phases: NDArray[np.int8], step: int, concurrency: int
+) -> Columns:
+    """Requests that all went well as columns. `stamps_s` has shape (n, 3): sent, first token, end. No events: a
+    request's tokens are spread over its answer."""
+    order = np.argsort(stamps_s[:, 2], kind="stable")
+    sent, first, done = np.rint(stamps_s[order].T * 1e9).astype(np.int64)
+    prompt, output = lengths[order].T
+    n = len(order)
+    kept: dict[str, Any] = {}
+    like = _like()
+    for field in fields(like):
+        value = getattr(like, field.name)
+        if field.name == "event_offsets":
+            continue
+        if isinstance(value, np.ndarray) and len(value) == 1:
+            kept[field.name] = np.repeat(value, n, axis=0)
+        elif field.name == "errors":
+            kept["errors"] = [None] * n
+        else:
+            kept[field.name] = value
+    kept |= {"step": np.full(n, step), "concurrency": np.full(n, concurrency), "phase": phases[order]}
+    kept |= {"scheduled_ns": sent, "sent_ns": sent, "first_byte_ns": first, "first_token_ns": first}
+    kept |= {"first_content_ns": first, "last_token_ns": done, "done_ns": done}
+    kept |= {"input_asked": prompt, "output_asked": output, "output_count": output}
+    return Columns(**kept, event_offsets=np.zeros(n + 1, np.int64))
+
+
+@cache
+def _like() -> Columns:
+    """One request that went well, for all that is the same in every row."""
+    builder = ColumnBuilder(ids=False)
+    builder.add(
+        Record(
+            id="", step=1, concurrency=1, phase="measured", worker=0, scheduled_ns=0, sent_ns=0, connect=None,
+            first_byte_ns=1, first_token_ns=1, first_content_ns=1, last_token_ns=2, done_ns=2,
+            input_tokens=InputTokens(1), output_tokens=OutputTokens(1, 1, "usage"), first_event_tokens=1, events=None,
+            outcome="ok", status=200,
+        )
+    )  # fmt: skip
+    return builder.columns()
+
+
+def measure(
+    server: VirtualServer,
+    number: int,
+    concurrency: int,
+    rule: StepRule,
+    slo: Slo,
+    *,
+    ramp_s: float = 0.0,
+    baseline: bool = False,
+) -> VirtualStep:
+    """One closed-loop step, as `runner` measures it: warm-up of `concurrency` completions, then the window."""
+    load = Load(server, number, concurrency=concurrency, ramp_s=ramp_s)
+    rows = _Rows(load, number, concurrency)
+    looks = Looks(rule, slo, concurrency, rows, 0.01, Inline())
+    window, _ = _followed(load, looks, Progress(number, concurrency), rule, warmup=concurrency)
+    seen = Observation(
+        number, concurrency, window, round(concurrency * window.seconds * 1e9), concurrency, "complete",
+        looks=looks.planned,
+    )  # fmt: skip
+    table = rows.columns(events=False)
+    summary = summarise(table, number, slo, seen)
+    level = looks.settle(judge(summary, slo, baseline=baseline, looks=looks.planned))
+    return VirtualStep(summary, level, table)
+
+
+def _followed(
+    load: Load, looks: Looks, progress: Progress, rule: StepRule, *, warmup: int, warmup_s: float = 0.0
+) -> tuple[Window, Progress]:
+    """Run until the sample is complete; the window and what was counted."""
+    window_end = 0
+    while True:
+        sent = len(load.phases)
+        ended = load.step()
+        now = round(load.now * 1e9)
+        if load.phase == MEASURED:
+            progress.measured_sent += len(load.phases) - sent
+        for sequence in ended:
+            progress.completed += 1
+            progress.measured_done += load.phases[sequence.handle] == MEASURED
+        progress.now_ns = now
+        if load.phase == WARMUP:
+            if progress.completed >= warmup and load.now >= warmup_s:
+                load.phase, progress.opened_ns = MEASURED, now
+                progress.measured_sent = 0
+        elif load.phase == MEASURED:
+            full = rule.requests is not None and progress.measured_sent >= rule.requests
+            if full or (ended and looks.enough(progress)):
+                load.phase, window_end = FILLER, now
+        elif progress.measured_done >= progress.measured_sent:
+            return Window(progress.opened_ns or 0, window_end), progress
+
+
+def sweep(
+    server: VirtualServer, plan: SweepPlan, slo: Slo, *, effort: str = "normal", rule: StepRule | None = None
+) -> VirtualSweep:
+    """A whole sweep, as `runner.run` does it."""
+    whole = rule or step_rule(effort, slo)
+    history: list[LevelResult] = []
+    summaries: list[StepSummary] = []
+    ramp_s = 0.0
+    while True:
+        decision = decide(history, plan)
+        if isinstance(decision, Stop):
+            return VirtualSweep(decision, tuple(history), tuple(summaries))
+        assert isinstance(decision, NextLevel)
+        number = len(history) + 1
+        first = plan.levels is None and number == 1 and decision.concurrency <= 2
+        found = measure(
+            server,
+            number,
+            decision.concurrency,
+            baseline_rule(whole) if first else whole,
+            slo,
+            ramp_s=ramp_s,
+            baseline=first,
+        )
+        e2e = found.summary.latency["e2e"].mean
+        ramp_s = e2e.value / 1e3 if e2e is not None else 0.0
+        history.append(found.level)
+        summaries.append(found.summary)

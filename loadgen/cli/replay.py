@@ -1,0 +1,144 @@
+"""`loadgen replay`: send what a run sent, again, to another server."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..errors import UsageError
+from .options import shared
+from .sections import SectionedCommand, section
+from .tracing import replay as set_replay
+from .values import Number, Whole
+
+if TYPE_CHECKING:
+    from ..workload.traces.origin import Origin
+
+EPILOG = """\
+\b
+Examples:
+  loadgen replay results/RUN http://gpu2:8000
+  loadgen replay results/RUN http://gpu2:8000 --time-scale 2 --slo ttft_p95=500ms
+  loadgen replay results/RUN http://gpu2:8000 --same-text
+  loadgen replay results/RUN http://gpu2:8000 --prompts batch.jsonl
+"""
+
+
+@click.command(cls=SectionedCommand, epilog=EPILOG)
+@click.argument("source", metavar="RUN", type=click.Path())
+@shared(
+    click.option(
+        "-c",
+        "--max-in-flight",
+        "--max-concurrency",
+        "concurrency",
+        type=Whole(1),
+        metavar="N",
+        help="The most requests in flight.  [default: no limit]",
+    ),
+    own=section(
+        "Replay",
+        click.option(
+            "--time-scale", type=Number(above=0), metavar="X", help="X times as fast.  [default: 1, as it was]"
+        ),
+    ),
+)
+def replay(source: str, concurrency: int | None, time_scale: float | None, **flags: Any) -> int:
+    """Send the requests of a recorded run again: their lengths, models and order, at the times they were due.
+
+    Of a run with a number in flight, that is when they were sent. The phases of that run are not those of this one,
+    which is measured from its first request to its last. Prompts are of the same lengths with fresh text; with
+    --same-text they are those of the run, where its seed and the server's tokenizer make them; requests that came from
+    a file need it (--prompts).
+    """
+    from ..search.sweep import SweepPlan
+    from ..workload.traces.replayed import Choice
+    from .measure import measure
+
+    for name in ("input_len", "output_len", "workload", "token_ids"):
+        if flags[name]:
+            raise UsageError(f"--{name.replace('_', '-')} would change what the run sent", "leave it out")
+    requests, manifest = _run(source)
+    origin = _origin(manifest, flags)
+    names = _models(requests)
+    choice = Choice(
+        str(requests),
+        scale=time_scale or 1.0,
+        as_recorded=True,
+        models=len(names) > 1,
+        max_total=flags["max_total_len"],
+        run={
+            "name": requests.parent.name,
+            "requests_sha256": _sha256(requests),
+            "started_epoch_ns": (manifest or {}).get("started_epoch_ns"),
+        },
+    )
+    if choice.models and flags["model"]:
+        raise UsageError(f"the run asked for {len(names)} models by name, which --model would replace", "leave it out")
+    flags["prompts"] = None
+    flags["same_text"] = False
+    load = set_replay(flags, choice, concurrency, origin)
+    return measure("run", SweepPlan(has_slo=bool(flags["slo"])), {**flags, "open_loop": load})
+
+
+def _run(source: str) -> tuple[Path, dict[str, Any] | None]:
+    """The requests of a run folder, and its manifest. Raises LogError or UsageError."""
+    from ..log.store import REQUESTS, open_run
+
+    run = open_run(source)
+    path = Path(source)
+    requests = path / REQUESTS if path.is_dir() else path
+    if run.is_csv:
+        raise UsageError(f"{source} is a CSV", "send it with loadgen run URL --trace FILE")
+    if not requests.is_file():
+        raise UsageError(f"{source} has no {REQUESTS}: the run was ended before it was gathered", "give another run")
+    return requests, run.manifest
+
+
+def _origin(manifest: dict[str, Any] | None, flags: dict[str, Any]) -> Origin | None:
+    """Where its requests come from, if they are not to be made anew. Raises UsageError."""
+    from ..workload.traces.origin import Origin
+
+    found: dict[str, Any] = dict((manifest or {}).get("workload") or {})
+    kind, file = found.get("kind"), flags["prompts"]
+    if kind == "prompts" and file is None:
+        raise UsageError(
+            f"the run sent the prompts of {found.get('source')}, which its log does not hold",
+            "give that file with --prompts",
+        )
+    if file is not None and kind != "prompts":
+        raise UsageError("the run did not send the prompts of a file", "leave --prompts out")
+    if file is None and not flags["same_text"]:
+        return None
+    if file is None and (kind != "shape" or found.get("sharing") or found.get("sessions")):
+        raise UsageError("only the text of a run of one shape can be made again", "leave --same-text out")
+    seed, nonce = found.get("seed"), found.get("nonce")
+    lengths = {name: tuple(found[name]) if found.get(name) else None for name in ("input_len", "output_len")}
+    if not isinstance(seed, int) or not isinstance(nonce, str):
+        raise UsageError("the run's manifest tells neither seed nor nonce", "leave --same-text out")
+    if file is None and flags["seed"] is None:
+        flags["seed"] = seed
+    return Origin(
+        seed,
+        f"seed {seed}" if found.get("same_text") else nonce,
+        file=file,
+        content_hash=str(found.get("content_sha256") or "") if file is not None else "",
+        **lengths,
+    )
+
+
+def _models(requests: Path) -> tuple[str, ...]:
+    from collections import Counter
+
+    from ..workload.traces import open_trace
+
+    rows = open_trace(requests).rows(Counter())
+    return tuple(dict.fromkeys(row.model for row in rows if row.model is not None))
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,188 @@
+"""What a sweep found, in figures and in words. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from ..records import Came, Estimate, LevelResult, Stop
+from .levels import (
+    Latest,
+    band,
+    bracket,
+    certain,
+    changed,
+    flattened,
+    gain,
+    marginal,
+    peak,
+    peak_goodput,
+    two_doublings_below,
+)
+
+DETAIL_CHARS = 200  # of why a step was ended, in a sentence: the words may be a server's
+
+
+def stopped(
+    reason: str,
+    history: Sequence[LevelResult],
+    *,
+    has_slo: bool,
+    gain: float,
+    last: LevelResult | None = None,
+    listed: bool,
+) -> Stop:
+    """The answer at the end. `last` is the level that ended the sweep, if one did; `gain` the growth per doubling below
+    which load no longer pays; `listed` says that the levels were given."""
+    latest = {level.concurrency: level for level in history}
+    held, broke = certain(latest)
+    best = peak(latest, reason)
+    kind, _, objective = reason.partition(":")
+    limit, around = None, None
+    if kind == "slo":
+        low, high = bracket(latest)
+        limit = marginal(latest) or (low if high is not None else None)
+        around = band(latest, limit, objective) if limit is not None else None
+    unsteady = _unsteady(history)
+    parts = [_why(reason, latest, gain, last, listed)]
+    if has_slo:
+        parts.append(_held(held, broke, limit, latest))
+        if around is not None:
+            parts.append(
+                f"{objective} stays within 5 % of its limit from {around[0]:,.3g} to {around[1]:,.3g} in flight."
+            )
+    if best is not None and kind != "slo":
+        parts.append(f"Highest output throughput: {_rate(best)}.")
+    parts.append(unsteady)
+    return Stop(
+        reason,
+        held,
+        broke,
+        best,
+        " ".join(part for part in parts if part),
+        limit=limit,
+        band=around,
+        first=_first(kind, latest, gain),
+        peak_goodput=peak_goodput(latest),
+        unsteady=bool(unsteady),
+    )
+
+
+def how_many_failed(level: LevelResult) -> str:
+    """The share of failures, or why the step was ended for them, which may have been before anything was measured."""
+    return level.detail[:DETAIL_CHARS] or f"{100 * level.error_rate:.3g} %"
+
+
+def admits(limit: int) -> str:
+    """The beginning of a sentence on a server's admission limit."""
+    many = "1 request" if limit == 1 else f"{limit:,} requests"
+    return f"The server's admission limit: it answers about {many} at once and refuses more"
+
+
+def _first(kind: str, latest: Latest, least_gain: float) -> Came | None:
+    """What came first as the load rose: the plateau, or the end of an objective; at one and the same rung, neither."""
+    if kind == "slo":
+        return "tie" if flattened(latest, least_gain) else "slo"
+    return "plateau" if kind in ("plateau", "over_saturated") else None
+
+
+def _why(reason: str, latest: Latest, least_gain: float, last: LevelResult | None, listed: bool) -> str:
+    top = max(latest)
+    kind, _, detail = reason.partition(":")
+    where = f"at {_n(last.concurrency)}" if last is not None else ""
+    if kind == "plateau":
+        return _flat_sentence(latest, least_gain)
+    if kind == "over_saturated":
+        return f"Output throughput fell twice in a row, up to {_n(top)}: the server is past its best load."
+    if kind == "max_level":
+        if listed:
+            return "Every level asked for was measured."
+        return f"No limit up to {_n(top)}, the highest level allowed; --max-level raises it."
+    if kind == "errors" and last is not None:
+        if last.ended == "unauthorized":
+            return f"The server refused access {where}."
+        if last.admitted:
+            return f"{admits(last.admitted)} ({where}, {how_many_failed(last)})."
+        return f"Too many requests failed {where}: {how_many_failed(last)}."
+    if kind == "client_bound":
+        how = f" ({last.detail[:DETAIL_CHARS]})" if last is not None and last.detail else ""
+        return f"This client was the limit {where}, so that level says nothing of the server{how}."
+    if kind == "budget":
+        return f"The {detail or 'run'} budget was used up {where}."
+    if kind == "interrupted":
+        return f"The run was interrupted {where}."
+    if kind == "slo":
+        return ""
+    return f"The sweep ended {where}: {reason.replace('_', ' ')}."
+
+
+def _flat_sentence(latest: Latest, least_gain: float) -> str:
+    top, reference = max(latest), two_doublings_below(latest)
+    growth = gain(latest[reference], latest[top]) if reference is not None else None
+    if reference is None or growth is None:
+        return "Output throughput stopped growing."
+    percent, most = (100 * math.expm1(g) for g in growth)
+    return (
+        f"Output throughput stopped growing: from {reference} to {_n(top)} it changed by {percent:+.1f} % per doubling,"
+        f" at most {most:+.1f} %, which is below {100 * least_gain:g} %."
+    )
+
+
+def _held(held: int | None, broke: int | None, limit: int | None, latest: Latest) -> str:
+    names = f" ({', '.join(latest[broke].broke)})" if broke is not None and latest[broke].broke else ""
+    undecided = sorted(
+        n
+        for n, result in latest.items()
+        if result.verdict in ("inconclusive", "baseline") and n > (held or 0) and (broke is None or n < broke)
+    )
+    near = marginal(latest)
+    if held is not None and broke is not None:
+        said = f"{_n(held)} hold{'s' if held == 1 else ''} every objective, {broke} do not{names}."
+    elif held is not None:
+        said = f"{_n(held)} hold{'s' if held == 1 else ''} every objective."
+    elif broke is not None and broke == min(latest):
+        lower = "; try a lower --start" if broke > 1 else ""
+        said = f"No level holds the objectives: {_n(broke)}, the lowest, already break{_s(broke)} them{names}{lower}."
+    elif broke is not None:
+        said = f"No level is proven to hold the objectives, and {_n(broke)} break{_s(broke)} them{names}."
+    else:
+        said = "No level is proven to hold or to break the objectives."
+    if near is not None:
+        said += f" At {_n(near)} they are met to within 5 %: the limit lies there."
+    elif limit is not None and limit != held:
+        said += f" The limit is most likely {_n(limit)}{_side(limit, latest)}."
+    if undecided:
+        said += f" Undecided: {', '.join(map(str, undecided))}; longer steps would tell."
+    return said
+
+
+def _side(limit: int, latest: Latest) -> str:
+    above = min((n for n in latest if n > limit), default=None)
+    return f", by the estimates there and at {above}" if above is not None else ""
+
+
+def _unsteady(history: Sequence[LevelResult]) -> str:
+    pair = changed(history)
+    if pair is None:
+        return ""
+    first, second = (level.output_throughput.value for level in pair if level.output_throughput is not None)
+    return (
+        f"The server was not steady: at {_n(pair[0].concurrency)} it gave {first:,.0f} tokens/s at first and"
+        f" {second:,.0f} later, so that the intervals here are too narrow; --repeats measures it several times over."
+    )
+
+
+def _n(level: int) -> str:
+    return f"{level} concurrent request{'' if level == 1 else 's'}"
+
+
+def _s(level: int) -> str:
+    return "s" if level == 1 else ""
+
+
+def _rate(estimate: Estimate) -> str:
+    digits = 0 if estimate.value >= 100 else 1
+    if estimate.low is None or estimate.high is None:
+        return f"{estimate.value:,.{digits}f} tokens/s"
+    half = max(estimate.high - estimate.value, estimate.value - estimate.low)  # as in the report's table
+    return f"{estimate.value:,.{digits}f} ±{half:,.{digits}f} tokens/s"

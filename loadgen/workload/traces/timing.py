@@ -1,0 +1,90 @@
+"""A trace's requests in the order of their times: sorted, spread inside a coarse clock's quantum, and scaled. Pure."""
+
+from __future__ import annotations
+
+import heapq
+import math
+import random
+import statistics
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice, pairwise
+from typing import NamedTuple
+
+from ...errors import UsageError
+from .open import Trace
+from .row import TraceRow
+
+REACH = 8_192  # rows by which one may stand too late in its file
+HEAD = 20_000  # rows from which the quantum is told
+SCALES = (1e-4, 1e5)
+
+
+class Due(NamedTuple):
+    """A request and when it is due, in ns from the first one."""
+
+    at_ns: int
+    row: TraceRow
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """How a trace's times are used: `scale` times as fast; spread, by the seed, inside `quantum_s`, 0 leaving them as
+    they were recorded."""
+
+    scale: float = 1.0
+    quantum_s: float = 0.0
+    seed: int = 0
+
+
+def due(trace: Trace, timing: Timing, dropped: Counter[str]) -> Iterator[Due]:
+    """All requests of a trace that has times, ascending; rows of the same time in the file's order. Raises UsageError,
+    with the line, for a row more than `REACH` rows below where it belongs."""
+    spread = random.Random(f"spread {timing.seed}")
+    quantum, factor = timing.quantum_s, 1e9 / timing.scale
+    waiting: list[tuple[float, int, TraceRow]] = []  # a heap
+    first, last = math.inf, -math.inf
+    for number, row in enumerate(trace.rows(dropped)):
+        if row.at_s is None:
+            dropped["no time of its own"] += 1
+            continue
+        at = row.at_s + quantum * spread.random() if quantum else row.at_s
+        if at < last:
+            if at < last - quantum:
+                raise UsageError(
+                    f"line {row.line:,} of {trace.path}: its time is {last - at:,.3f} s before that of a row more than"
+                    f" {REACH:,} rows above",
+                    "sort the file by its times",
+                )
+            at = last
+        if len(waiting) < REACH:
+            heapq.heappush(waiting, (at, number, row))
+            continue
+        last, _, row = heapq.heappushpop(waiting, (at, number, row))
+        first = min(first, last)
+        yield Due(round((last - first) * factor), row)
+    for at, _, row in sorted(waiting):
+        first = min(first, at)
+        yield Due(round((at - first) * factor), row)
+
+
+def quantum_of(trace: Trace) -> float:
+    """The step of the clock by which a trace was stamped, in s, where several of its requests share a stamp; else 0."""
+    stamps = [row.at_s for row in islice(trace.rows(Counter()), HEAD) if row.at_s is not None]
+    return quantum(stamps)
+
+
+def quantum(stamps: Sequence[float]) -> float:
+    """The same of stamps in s: the gap whose multiples, within 2 % of it, nearly all gaps between different stamps are,
+    where at least a twentieth of the requests share theirs with an earlier one."""
+    times = sorted(set(stamps))
+    if len(times) < 16 or len(stamps) - len(times) < 0.05 * len(stamps):
+        return 0.0
+    gaps = [b - a for a, b in pairwise(times)]
+    least = min(gaps)
+    step = statistics.median(gap for gap in gaps if gap <= 1.5 * least)
+    near = sum(abs(gap - step * max(1, round(gap / step))) <= 0.02 * step * max(1, round(gap / step)) for gap in gaps)
+    if near < 0.95 * len(gaps):
+        return 0.0
+    return float(f"{step:.4g}")

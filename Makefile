@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := loadgen tests benchmarks
 
-.PHONY: setup demo test fuzz-streams fuzz-faults check format bench bench-peers-install bench-peers clean
+.PHONY: setup demo test fuzz-streams fuzz-faults fuzz-engine check format bench bench-peers-install bench-peers clean
 
 setup: $(VENV)/.installed
 
@@ -21,12 +21,15 @@ demo: setup
 test: setup
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
-# The random streams and fault scripts of the tests, many more of them. Minutes.
+# The random streams, fault scripts and engines of the tests, many more of them. Minutes.
 fuzz-streams: setup
 	LOADGEN_FUZZ_STREAMS=20000 $(BIN)/python -m pytest -n 2 --dist worksteal tests/client/test_legal_streams.py
 
 fuzz-faults: setup
 	LOADGEN_FUZZ_FAULTS=2000 $(BIN)/python -m pytest -n 2 --dist worksteal tests/client/test_fault_scripts.py
+
+fuzz-engine: setup
+	LOADGEN_FUZZ_ENGINE=3000 $(BIN)/python -m pytest -n 2 --dist worksteal tests/simulator/engine
 
 check: setup
 	$(BIN)/ruff format --check $(SOURCES)

@@ -2,8 +2,8 @@
 
     python -m benchmarks.search [--only search,fixed,coverage,plateau,rate] [--engines 40] [--seeds 3] [--repeats 2000]
 
-`search`    whole sweeps of seeded engines against limits from long runs (the slowest part: the truths, kept in the cache)
-`fixed`     the same bisection with a fixed number of requests a level and point decisions
+`search`    whole sweeps of seeded engines against limits from long runs
+`fixed`     the same bisection with a fixed number of requests a level, and point decisions
 `coverage`  how often a printed 95 % interval holds the true percentile; how often drift, stalls, lockstep are flagged
 `plateau`   false and missed plateaus on curves of known gain
 `rate`      open loop: which rates are called unstable
@@ -19,14 +19,13 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from benchmarks.search_cases import Case, case
+from benchmarks.search_cases import Case, cases
+from benchmarks.search_tables import coverage, plateau, rates
+from benchmarks.search_tables import flags as unsteady
 from benchmarks.virtual import VirtualServer, VirtualSweep, sweep
 from loadgen.search import SweepPlan
-from loadgen.search.effort import StepRule, step_rule
-from loadgen.simulator.oracle import Crossing
 
 NEAR = 0.05
-SIGMAS = 2.0  # a truth is doubtful within so many of its standard errors
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +33,13 @@ class Found:
     """How one sweep did against the truth."""
 
     case: Case
-    truth: Crossing
     sweep: VirtualSweep
     answer: float | None
 
     @property
     def close(self) -> bool:
         """The answer is within 5 %, or 1, of the true limit, and what the truth leaves open."""
-        load, doubt = self.truth.load, SIGMAS * self.truth.error
+        load, doubt = self.case.load, self.case.doubt
         if self.answer is None:
             return math.isinf(load)
         return abs(self.answer - load) <= max(1.0, NEAR * load) + doubt
@@ -62,20 +60,20 @@ class Found:
     @property
     def certain(self) -> bool:
         """Neither end of the proven bracket is proven wrong by the truth."""
-        stop, load, doubt = self.sweep.stop, self.truth.load, SIGMAS * self.truth.error
-        below = stop.held is None or stop.held <= load + doubt or self.case.holds(stop.held, SIGMAS) is not False
-        above = stop.broke is None or stop.broke >= load - doubt or self.case.holds(stop.broke, SIGMAS) is not True
-        return below and above
+        stop, load, doubt = self.sweep.stop, self.case.load, self.case.doubt
+        below = stop.held is None or stop.held <= load + doubt
+        return below and (stop.broke is None or stop.broke >= load - doubt)
 
 
-def searches(cases: Sequence[Case], seeds: int, say: Callable[[str], None], effort: str) -> list[Found]:
+def searches(
+    chosen: Sequence[Case], seeds: int, say: Callable[[str], None], effort: str, fixed: int | None = None
+) -> list[Found]:
     found = []
-    for one in cases:
-        truth = one.limit()
+    for one in chosen:
         for seed in range(seeds):
             server = VirtualServer(one.config, one.mix, seed=1 + seed + 100 * one.config.seed)
-            done = sweep(server, SweepPlan(has_slo=True, max_level=one.most), one.slo, effort=effort)
-            found.append(Found(one, truth, done, done.stop.limit))
+            done = sweep(server, SweepPlan(has_slo=True, max_level=one.most), one.slo, effort=effort, fixed=fixed)
+            found.append(Found(one, done, done.stop.limit))
             say(told(found[-1]))
     return found
 
@@ -84,7 +82,7 @@ def told(found: Found) -> str:
     stop = found.sweep.stop
     marks = "".join("·" if good else letter for good, letter in ((found.right, "R"), (found.certain, "B")))
     return (
-        f"{marks} {found.case.name:24} limit {found.truth.load:6.1f} ±{found.truth.error:4.2f}  "
+        f"{marks} {found.case.name:24} limit {found.case.load:6.1f} ±{found.case.error:4.2f}  "
         f"answer {stop.limit or '-'!s:>4} [{stop.held or '-'!s:>4}, {stop.broke or '-'!s:>4}]  "
         f"{stop.reason:14} {stop.first or '-':8} {found.sweep.requests:7,} requests, {len(found.sweep.history)} steps"
         f"{'  unsteady' if stop.unsteady else ''}"
@@ -111,15 +109,9 @@ def print_searches(found: Sequence[Found]) -> None:
     print(f"what came first {dict(Counter(f.sweep.stop.first for f in found))}")
 
 
-def fixed_rule(n: int, slo_rule: StepRule) -> StepRule:
-    """Exactly n requests for a p95, 2.5 times as many for a p99."""
-    scale = slo_rule.requests_cap / step_rule("normal", case(0).slo).requests_cap
-    return step_rule("normal", case(0).slo, requests=round(n * max(1.0, scale)))
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="search,coverage,plateau,rate")
+    parser.add_argument("--only", default="search,fixed,coverage,plateau,rate")
     parser.add_argument("--engines", default="40", help="how many, or FROM-TO")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--repeats", type=int, default=2000)
@@ -128,12 +120,25 @@ def main() -> None:
     flags = parser.parse_args()
     chosen = flags.only.split(",")
     first, _, last = flags.engines.rpartition("-")
-    cases = [case(seed) for seed in range(int(first or 0), int(last))]
+    engines = cases()[int(first or 0) : int(last)]
     began = time.process_time()
     if "search" in chosen:
-        print(f"\n{len(cases)} engines, {flags.seeds} seeds, effort {flags.effort}")
-        print_searches(searches(cases, flags.seeds, print if flags.verbose else lambda line: None, flags.effort))
-    print(f"{time.process_time() - began:.0f} s of CPU")
+        print(f"\n{len(engines)} engines, {flags.seeds} seeds, effort {flags.effort}")
+        print_searches(searches(engines, flags.seeds, print if flags.verbose else lambda line: None, flags.effort))
+    for fixed in (1000, 4000) if "fixed" in chosen else ():
+        print(
+            f"\n{len(engines)} engines, {flags.seeds} seeds, {fixed:,} requests a level ({fixed * 5 // 2:,} for a p99)"
+        )
+        say = print if flags.verbose else lambda line: None
+        print_searches(searches(engines, flags.seeds, say, flags.effort, fixed))
+    if "coverage" in chosen:
+        coverage(flags.repeats)
+        unsteady(max(1, flags.repeats // 20))
+    if "plateau" in chosen:
+        plateau(max(1, flags.repeats // 10))
+    if "rate" in chosen:
+        rates(max(1, flags.repeats // 20))
+    print(f"\n{time.process_time() - began:.0f} s of CPU")
 
 
 if __name__ == "__main__":

@@ -1,23 +1,34 @@
-"""Seeded engines for `benchmarks.search`, with what is true of them."""
+"""Seeded engines for `benchmarks.search`, with what is true of them.
+
+    python -m benchmarks.search_cases      # find the truths again, by the oracle's long runs: minutes
+
+The truths are kept in `search_cases.json`: they hold as long as the engine does what it did.
+"""
 
 from __future__ import annotations
 
+import json
 import math
 import random
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from loadgen.records import Slo
 from loadgen.simulator.engine import EngineConfig
 from loadgen.simulator.engine.virtual import Mix
-from loadgen.simulator.oracle import Crossing, Effort, Metric, Objective, at, crossing, share_met
+from loadgen.simulator.oracle import Effort, Metric, Objective, at, crossing
 from loadgen.slo import parse_slo
 
+COUNT = 40
+KEPT = Path(__file__).with_name("search_cases.json")
 TRUTH = Effort(replications=6, requests=2500)
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """An engine, a mix of lengths and an objective near what is true at some load."""
+    """An engine, a mix of lengths and an objective; `load` is the true limit (inf: none up to `most`), `error` its
+    standard error."""
 
     name: str
     config: EngineConfig
@@ -25,34 +36,26 @@ class Case:
     metric: Metric
     p: int
     limit_ms: float
+    load: float
+    error: float
 
     @property
     def slo(self) -> Slo:
         return parse_slo([f"{self.metric}_p{self.p}={self.limit_ms:.6g}ms"])
 
     @property
-    def objective(self) -> Objective:
-        return Objective(self.metric, self.limit_ms, self.p / 100)
-
-    @property
     def most(self) -> int:
         """The highest level looked at."""
         return 4 * self.config.max_batch
 
-    def limit(self) -> Crossing:
-        """The true limit."""
-        return crossing(self.config, self.mix, self.objective, 1, self.most, effort=TRUTH)
+    @property
+    def doubt(self) -> float:
+        """Two standard errors of the true limit."""
+        return 2 * self.error
 
     def percentile_ms(self, level: int) -> float:
         """The true percentile at a level."""
         return at(self.config, self.mix, level, effort=TRUTH).figures[f"{self.metric}_p{self.p}_ms"].value
-
-    def holds(self, level: float, doubt: float) -> bool | None:
-        """Does a level truly hold the objective? None within `doubt` standard errors."""
-        met = share_met(self.config, self.mix, self.objective, level, effort=TRUTH)
-        if abs(met.value - self.objective.level) <= doubt * met.error:
-            return None
-        return met.value > self.objective.level
 
 
 def engine(seed: int) -> tuple[EngineConfig, Mix]:
@@ -78,7 +81,18 @@ def engine(seed: int) -> tuple[EngineConfig, Mix]:
     return config, mix
 
 
-def case(seed: int) -> Case:
+def cases() -> list[Case]:
+    """All cases with their truths."""
+    found = []
+    for row in json.loads(KEPT.read_text()):
+        config, mix = engine(row["seed"])
+        name = f"{row['seed']:2d} {row['metric']} p{row['p']}"
+        load = math.inf if row["load"] is None else row["load"]
+        found.append(Case(name, config, mix, row["metric"], row["p"], row["limit_ms"], load, row["error"]))
+    return found
+
+
+def truth(seed: int) -> dict[str, Any]:
     """The objective is the true percentile at a level drawn from 2 to twice the batch, moved by up to 3 %."""
     config, mix = engine(seed)
     draw = random.Random(f"objective {seed}")
@@ -87,8 +101,14 @@ def case(seed: int) -> Case:
     p = draw.choice([95, 95, 95, 99])
     told = at(config, mix, level, effort=TRUTH).figures[f"{metric}_p{p}_ms"].value
     limit_ms = float(f"{told * draw.uniform(0.97, 1.03):.6g}")
-    return Case(f"{seed:2d} {metric} p{p} at {level}", config, mix, metric, p, limit_ms)
+    found = crossing(config, mix, Objective(metric, limit_ms, p / 100), 1, 4 * config.max_batch, effort=TRUTH)
+    load = None if math.isinf(found.load) else round(found.load, 3)
+    return {"seed": seed, "metric": metric, "p": p, "limit_ms": limit_ms, "load": load, "error": round(found.error, 3)}
 
 
 def _between(draw: random.Random, low: float, high: float) -> float:
     return math.exp(draw.uniform(math.log(low), math.log(high)))
+
+
+if __name__ == "__main__":
+    KEPT.write_text("[\n" + ",\n".join(json.dumps(truth(seed)) for seed in range(COUNT)) + "\n]\n")

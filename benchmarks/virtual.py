@@ -99,19 +99,20 @@ class Load:
         concurrency: int = 0,
         ramp_s: float = 0.0,
         arrivals: Callable[[], float] | None = None,
+        start_s: float = 0.0,
     ) -> None:
         config = replace(server.config, seed=server.seed * 1000 + step)
         self.core = core_for(config)
         self.server, self.overhead_s = server, config.overhead_ms / 1e3
         self.longest = min(config.context_length, config.blocks * config.block_tokens)
-        self.now = 0.0
+        self.now = start_s
         self.phase = WARMUP
         self.everyone: list[Sequence] = []
         self.phases: list[int] = []
         self._lengths: list[tuple[int, int]] = []
         self._closed = concurrency > 0
         self._arrivals = arrivals
-        self._due = [ramp_s * place / concurrency for place in range(concurrency)]
+        self._due = [start_s + ramp_s * place / concurrency for place in range(concurrency)]
         if arrivals is not None:
             self._due = [arrivals()]
 
@@ -224,9 +225,11 @@ def measure(
     *,
     ramp_s: float = 0.0,
     baseline: bool = False,
+    start_s: float = 0.0,
 ) -> VirtualStep:
-    """One closed-loop step, as `runner` measures it: warm-up of `concurrency` completions, then the window."""
-    load = Load(server, number, concurrency=concurrency, ramp_s=ramp_s)
+    """One closed-loop step, as `runner` measures it: warm-up of `concurrency` completions, then the window. It begins
+    at `start_s` on the server's clock, which its drift follows."""
+    load = Load(server, number, concurrency=concurrency, ramp_s=ramp_s, start_s=start_s)
     rows = _Rows(load, number, concurrency)
     looks = Looks(rule, slo, concurrency, rows, 0.01, Inline())
     window, _ = _followed(load, looks, Progress(number, concurrency), rule, warmup=concurrency)
@@ -268,10 +271,13 @@ def _followed(
 
 
 def sweep(
-    server: VirtualServer, plan: SweepPlan, slo: Slo, *, effort: str = "normal", rule: StepRule | None = None
+    server: VirtualServer, plan: SweepPlan, slo: Slo, *, effort: str = "normal", fixed: int | None = None
 ) -> VirtualSweep:
-    """A whole sweep, as `runner.run` does it."""
-    whole = rule or step_rule(effort, slo)
+    """A whole sweep, as `runner.run` does it. With `fixed`, as it is often done by hand: exactly so many requests a
+    level (2.5 times as many for a p99), and a level holds when its percentile is below the limit."""
+    whole = step_rule(effort, slo)
+    if fixed is not None:
+        whole = step_rule(effort, slo, requests=fixed * whole.requests_cap // step_rule(effort, Slo()).requests_cap)
     history: list[LevelResult] = []
     summaries: list[StepSummary] = []
     ramp_s = 0.0
@@ -293,5 +299,8 @@ def sweep(
         )
         e2e = found.summary.latency["e2e"].mean
         ramp_s = e2e.value / 1e3 if e2e is not None else 0.0
-        history.append(found.level)
+        level = found.level
+        if fixed is not None:
+            level = replace(level, verdict="fail" if level.p_hat_beyond else "pass")
+        history.append(level)
         summaries.append(found.summary)

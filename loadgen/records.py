@@ -37,6 +37,7 @@ StopReason = Literal[
     "plateau",
     "over_saturated",
     "slo",  # shown as slo:<objective>
+    "unstable",  # an open loop: requests pile up
     "errors",  # shown as errors:admission_limit where the server refuses what is above a number in flight
     "client_bound",
     "max_level",
@@ -45,6 +46,7 @@ StopReason = Literal[
     "interrupted",
 ]
 
+Unsteady = Literal["drift", "stalls", "lockstep"]
 Came = Literal["plateau", "slo", "tie"]
 
 PHASES: tuple[str, ...] = get_args(Phase)
@@ -560,6 +562,7 @@ class StepSummary:
     by_peer: tuple[PartSummary, ...] = ()  # likewise, of `Record.peer`
     server: ServerView | None = None  # by its own metrics, where they were read
     littles_law_server_residual: float | None = None  # the server's requests in flight / the driver's, - 1
+    unsteady: tuple[Unsteady, ...] = ()  # why the intervals promise too much
     bursts: Bursts | None = None  # where most answers came so
     longer: int = 0  # measured ok requests with more output, by the server's count, than was asked for
     asked: Mapping[str, AskedLengths] = field(default_factory=dict)  # by side, input and output; as far as known
@@ -593,14 +596,17 @@ class LevelResult:
     admitted: int | None = None  # requests the server answers at once before it refuses more
     of_limit: Mapping[str, float] = field(default_factory=dict)
     goodput: float | None = None
+    completed: float | None = None  # requests/s, of every phase
 
 
 @dataclass(frozen=True, slots=True)
 class NextLevel:
-    """The load to measure next, and why, in a few words."""
+    """The load to measure next, and why, in a few words: requests in flight or, of an open loop, `rate` in
+    requests/s."""
 
     concurrency: int
     why: str
+    rate: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

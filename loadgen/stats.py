@@ -178,3 +178,50 @@ def least_requests(p: float, concurrency: int) -> int:
     while effective_n(n, 1.0, batch_count(n, concurrency)) < need:
         n += 1
     return n
+
+
+# --- is a series steady? --------------------------------------------------------------------------------------------
+
+
+def dispersion(counts: NDArray[Any]) -> float:
+    """The index of dispersion of counts in equal bins: their variance over their mean; 1 for independent arrivals, 0
+    without any."""
+    mean = float(counts.mean()) if len(counts) else 0.0
+    return float(counts.var()) / mean if mean > 0 else 0.0
+
+
+def halves_differ(slices: Floats, least: float, alpha: float = 0.01) -> bool:
+    """Do the means of the first and the last half of equal slices differ, beyond chance (two-sided t test at alpha,
+    pooled variance) and by more than the share `least` of the mean? False with fewer than 6 slices."""
+    k = len(slices) // 2
+    mean = float(slices.mean()) if len(slices) else 0.0
+    if k < 3 or mean <= 0:
+        return False
+    first, last = slices[:k], slices[-k:]
+    change = float(last.mean() - first.mean())
+    error = math.sqrt((float(first.var(ddof=1)) + float(last.var(ddof=1))) / k)
+    return abs(change) > max(least * mean, t_quantile(1 - alpha / 2, 2 * k - 2) * error)
+
+
+def serial_dependence(slices: Floats, alpha: float = 0.01) -> bool:
+    """Do successive slices resemble each other more than chance allows? Von Neumann's ratio of the mean square of
+    successive differences to the variance, 2 if independent, with its normal approximation, one-sided at alpha. Slices
+    that vary by less than `RATE_FLOOR` are equal. False with fewer than 10 slices."""
+    k = len(slices)
+    mean = float(slices.mean()) if k else 0.0
+    if k < 10 or mean <= 0:
+        return False
+    deviations = float(((slices - mean) ** 2).sum())
+    if math.sqrt(deviations / k) < RATE_FLOOR * mean:
+        return False
+    ratio = float((np.diff(slices) ** 2).sum()) / deviations
+    return (2 - ratio) * math.sqrt((k * k - 1) / (4 * (k - 2))) > float(special.ndtri(1 - alpha))
+
+
+def grows(increments: Floats, alpha: float) -> bool:
+    """Is the mean of these increments above zero (t test, one-sided at alpha)? False with fewer than 3."""
+    k = len(increments)
+    if k < 3:
+        return False
+    mean, spread = float(increments.mean()), float(increments.std(ddof=1))
+    return mean > t_quantile(1 - alpha, k - 1) * spread / math.sqrt(k)

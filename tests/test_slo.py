@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from loadgen.errors import UsageError
 from loadgen.records import SLO_METRICS, Slo
-from loadgen.slo import objective_name, parse_slo
+from loadgen.slo import PRESETS, objective_name, parse_slo
 
 
 @pytest.mark.parametrize(
@@ -126,3 +126,44 @@ def test_round_trip(metric: str, p: int | None, limit: float, unit: str) -> None
     (found,) = parse_slo([f"{name}={limit!r}{unit}"]).objectives
     assert objective_name(found) == name
     assert found.limit_ms == pytest.approx(limit * {"ms": 1, "": 1, "s": 1000, "us": 1e-3}[unit])
+
+
+@pytest.mark.parametrize(
+    ("name", "spelt"),
+    [
+        ("mlperf:llama3.1-8b-interactive", ["ttft_p99=500ms", "tpot_p99=30ms"]),
+        ("mlperf:llama3.1-405b", ["ttft_p99=6s", "tpot_p99=175ms"]),
+        ("mlperf:qwen3-vl-235b-a22b", ["e2e_p99=12s"]),
+        ("distserve:opt-66b-humaneval", ["ttft=125ms", "tpot=0.2s", "attainment=90%"]),
+        (" Mooncake:TBT-200ms", ["ttft=30s", "itl_p95=200ms"]),
+    ],
+)
+def test_objectives_by_name(name: str, spelt: list[str]) -> None:
+    found, own = parse_slo([name]), parse_slo(spelt)
+    assert [(o.metric, o.percentile, o.limit_ms) for o in found.objectives] == [
+        (o.metric, o.percentile, o.limit_ms) for o in own.objectives
+    ]
+    assert found.attainment == own.attainment
+
+
+def test_every_name_is_one_and_may_stand_beside_others() -> None:
+    assert len(PRESETS) == 12 + 5 + 3
+    for name in PRESETS:
+        assert parse_slo([name])
+    assert len(parse_slo(["mlperf:llama2-70b", "e2e=9s"]).objectives) == 3
+    with pytest.raises(UsageError, match="given twice"):
+        parse_slo(["mlperf:llama2-70b", "ttft_p99=1s"])
+
+
+@pytest.mark.parametrize(
+    ("given", "said", "remedy"),
+    [
+        ("mlperf:llama2-70", "'mlperf:llama2-70'", "did you mean mlperf:llama2-70b"),
+        ("distserve:", "'distserve:'", "distserve:opt-13b-sharegpt"),
+        ("list", "To list is no objective", "mlperf:llama2-70b, mlperf:"),
+    ],
+)
+def test_a_name_that_is_none_lists_those_there_are(given: str, said: str, remedy: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_slo([given])
+    assert said in caught.value.message and remedy in caught.value.remedy

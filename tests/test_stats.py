@@ -200,3 +200,37 @@ def test_mean_and_rate_intervals_cover_an_autocorrelated_series() -> None:
         rates += rate.low <= 300 <= rate.high
     assert means / 400 >= 0.9
     assert rates / 400 >= 0.92
+
+
+# --- is a series steady? --------------------------------------------------------------------------------------------
+
+
+def test_dispersion_by_hand_and_of_known_processes() -> None:
+    assert stats.dispersion(np.array([2, 2, 2])) == 0.0
+    assert stats.dispersion(np.array([0, 4])) == 2.0
+    assert stats.dispersion(np.array([0, 0])) == 0.0 and stats.dispersion(np.array([])) == 0.0
+    assert stats.dispersion(np.random.default_rng(1).poisson(3.0, 5000)) == pytest.approx(1.0, abs=0.1)
+
+
+def test_steady_series_are_left_alone_and_drifting_ones_found() -> None:
+    rng = np.random.default_rng(2)
+    noise = [100 + rng.normal(0, 5, 16) for _ in range(400)]
+    assert sum(stats.halves_differ(x, 0.02) for x in noise) <= 12  # 1 % each
+    assert sum(stats.serial_dependence(x) for x in noise) <= 12
+    slope = np.linspace(-15, 15, 16)
+    assert sum(stats.halves_differ(x + slope, 0.02) for x in noise) >= 380
+    wave = 15 * np.sin(np.linspace(0, 4 * np.pi, 16))  # the halves are equal
+    assert sum(stats.serial_dependence(x + wave) for x in noise) >= 160
+
+
+def test_what_varies_by_nothing_does_not_drift() -> None:
+    tiny = 100 + np.linspace(0, 0.5, 16)
+    assert not stats.halves_differ(tiny, 0.02) and not stats.serial_dependence(tiny)
+    assert not stats.halves_differ(np.array([1.0, 2.0]), 0.02) and not stats.serial_dependence(np.zeros(16))
+
+
+def test_growth_is_called_as_often_as_allowed() -> None:
+    rng = np.random.default_rng(3)
+    assert sum(stats.grows(rng.normal(0, 1, 10), 0.05) for _ in range(2000)) == pytest.approx(100, abs=35)
+    assert stats.grows(np.full(10, 1.0) + rng.normal(0, 0.1, 10), 0.001)
+    assert not stats.grows(np.array([1.0, 1.0]), 0.05)

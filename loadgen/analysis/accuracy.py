@@ -66,7 +66,7 @@ class Range:
 
     def beyond(self, limit_ms: float) -> int:
         """How many values can be off by more."""
-        return int((np.maximum(self.values - self.low, self.high - self.values) > limit_ms).sum())
+        return int((((self.values - self.low) > limit_ms) | ((self.high - self.values) > limit_ms)).sum())
 
 
 def receive_base_ms(health: ClientHealth, p: float) -> float | None:
@@ -89,6 +89,21 @@ def ranges(ok: Columns, health: ClientHealth, p: float, reach_ms: float = np.inf
     known = ok.has_events | ~ok.flag("bounded")
     if base is None or not len(ok) or not known.all():
         return {}
+    found: dict[str, list[Range]] = {}
+    for part in ok.parts():
+        for name, one in _ranges(part, base, reach_ms).items():
+            found.setdefault(name, []).append(one)
+    return {name: _joined(some) for name, some in found.items()}
+
+
+def _joined(parts: list[Range]) -> Range:
+    """One of several, which are used up: of every gap of a step there is room for little more than the result."""
+    sides = [[r.values for r in parts], [r.low for r in parts], [r.high for r in parts]]
+    parts.clear()
+    return Range(*(np.concatenate(sides.pop(0)) for _ in range(3)))
+
+
+def _ranges(ok: Columns, base: float, reach_ms: float) -> dict[str, Range]:
     late = base + np.minimum(np.where(ok.event_bound_us == UNKNOWN, 0, ok.event_bound_us) / 1e3, reach_ms)
     first, last = np.full(len(ok), base), np.full(len(ok), base)
     filled = np.diff(ok.event_offsets) > 0
@@ -185,8 +200,11 @@ def _uncertain(ok: Columns, health: ClientHealth) -> ClientLimit | None:
     was ever away from its sockets."""
     lags = [lag.p99 / 1e3 for lag in (health.loop_lag_us, health.read_lag_us) if lag is not None]
     reach = max(lags, default=np.inf)
+    found: dict[str, Range] = {}
     for p in (50.0, 99.0):
-        for name, one in ranges(ok, health, p, reach).items():
+        if not found or health.stamps != "kernel":  # whose bounds are the same for every percentile
+            found = ranges(ok, health, p, reach)
+        for name, one in found.items():
             value, bound = one.at(p)
             limit = max(LATE_MS, BOUND_SHARE * value)
             if bound > limit and one.beyond(limit) >= FEW:

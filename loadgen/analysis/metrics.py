@@ -124,9 +124,11 @@ def itl(c: Columns) -> Pooled:
     if estimated:
         share = np.where(guessed, np.maximum(share, 1.0), share)
         # A share of 2.5 tokens is 2 copies, then 3: rounding the running sum keeps their number right over the request.
-        ends = np.round(np.cumsum(np.where(guessed, share, 0.0)))
-        copies = np.where(guessed, np.diff(ends, prepend=0.0), share).astype(np.int64)
-        del ends
+        running = np.concatenate(([0.0], np.cumsum(np.where(guessed, share, 0.0))))
+        start = running[np.searchsorted(rows, rows)]  # each request by itself, whatever stands before it
+        copies = np.where(guessed, np.round(running[1:] - start) - np.round(running[:-1] - start), share)
+        copies = copies.astype(np.int64)
+        del running, start
     else:
         copies = share.astype(np.int64)
     divisor = np.maximum(share, 1.0)

@@ -33,6 +33,7 @@ from .caching import cached_counts
 from .lengths import asked_lengths
 from .objectives import attainment, check_objectives, judged, time_order
 from .serverload import beside_server
+from .steadiness import unsteadiness
 from .turns import NAMES as TURNS
 from .turns import turn_groups
 from .window import (
@@ -76,12 +77,14 @@ def summarise(
     in_flight = (residence if integral is None else integral) / (window.seconds * 1e9) if window else None
     turnover = concurrency or max(1, round(in_flight or 0))  # completions in about one residence time
 
-    rates = _rates(c, window, turnover) if window else _NO_RATES
+    open_loop = observation is not None and observation.rate is not None
+    rates, slices = _rates(c, window, turnover) if window else (_NO_RATES, np.empty(0))
     met = attainment(sample, slo, turnover)
-    latency = _latencies(ok, turnover)
+    latency = latencies(ok, turnover)
     tpot50 = latency["tpot"].at(50.0)
     counts, cached = cached_counts(ok)
     health = observation.health if observation else None
+    limit = client_limit(ok, health, open_loop=open_loop)
     asked = (ok.output_asked != NULL) & (ok.output_count != NULL)
     return StepSummary(
         step=step,
@@ -99,7 +102,7 @@ def summarise(
         output_asked_mean=_mean(ok.output_asked),
         output_throughput_classic=output_throughput_classic(ok),
         tokens_per_user=1000 / tpot50.value if tpot50 and tpot50.value > 0 else None,
-        estimated_itl=metrics.itl(ok).estimated,
+        estimated_itl=any(metrics.itl(part).estimated for part in ok.parts()),
         cached_share=_share(counts[cached], metrics.input_tokens(ok)[cached]),
         latency=latency,
         goodput=met[0] / window.seconds if met and window else None,
@@ -117,7 +120,7 @@ def summarise(
         health=health,
         error_ms=error_bounds(ok, health),
         exact_share=exact_share(ok) if health else None,
-        client_limit=client_limit(ok, health, open_loop=observation is not None and observation.rate is not None),
+        client_limit=limit,
         workers=observation.workers if observation else 1,
         by_model=_by_part(c.models, c.model, c, window, turnover),
         by_peer=_by_part(c.peers, c.peer, c, window, turnover),
@@ -126,9 +129,10 @@ def summarise(
         cache=CacheShare(block=observation.cache_block if observation else None),
         retries=int(measured.retries.sum()),
         admitted=admission_limit(c),
-        bursts=bursts(ok, health),
+        bursts=None if limit else bursts(ok, health),
         asked=asked_lengths(measured),
         longer=int((asked & (ok.output_count > ok.output_asked)).sum()),
+        unsteady=unsteadiness(c, window, 0 if open_loop else turnover, slices) if window else (),
         **rates,
     )
 
@@ -186,8 +190,9 @@ _NO_RATES: _Rates = {
 }
 
 
-def _rates(c: Columns, window: Window, concurrency: int) -> _Rates:
-    """`output_throughput`, `completion_rate` and what stands beside them, over the steady window.
+def _rates(c: Columns, window: Window, concurrency: int) -> tuple[_Rates, Floats]:
+    """`output_throughput`, `completion_rate` and what stands beside them, over the steady window; and the tokens in
+    equal slices of it.
 
     All phases of the step count: a token of a warm-up request that is still running when the window opens, or of a
     filler, arrived in the window and took its share of the server. Taking the measured phase alone would miss the work
@@ -207,7 +212,7 @@ def _rates(c: Columns, window: Window, concurrency: int) -> _Rates:
     prompt = prompt[prompt != NULL]
     # No answer, no headline: a rate of zero beside a failed step reads as a slow server.
     output = rate_interval(tokens, window.seconds) if total > 0 and len(ok) else None
-    return {
+    rates: _Rates = {
         "output_throughput": output,
         "output_throughput_failed": float(failed[0]) / window.seconds,
         "total_throughput": output.value + int(prompt.sum()) / window.seconds if output and len(prompt) else None,
@@ -216,6 +221,7 @@ def _rates(c: Columns, window: Window, concurrency: int) -> _Rates:
         "attempt_rate": attempts_in(c, window) / window.seconds,
         "estimated_token_share": float(guessed.sum()) / total if total > 0 else 0.0,
     }
+    return rates, tokens
 
 
 def completed_throughput(c: Columns, window: Window, concurrency: int) -> Estimate:
@@ -240,20 +246,17 @@ def output_throughput_classic(ok: Columns) -> float | None:
     return int(ok.output_count[known].sum()) / (span / 1e9) if span > 0 else None
 
 
-def _latencies(ok: Columns, concurrency: int) -> dict[str, Distribution]:
+def latencies(ok: Columns, concurrency: int) -> dict[str, Distribution]:
+    """Every latency metric of these requests, at so many in flight."""
     k = batch_count(len(ok), concurrency)
     found: dict[str, Distribution] = {}
     for name, metric in metrics.REQUEST_METRICS.items():
         values = metric(ok)[time_order(ok, name)]
         found[name] = distribution(values[~np.isnan(values)], k)
     order = time_order(ok, "e2e")
-    rank = np.empty(len(ok), dtype=np.int64)
-    rank[order] = np.arange(len(ok))
     for name, pool in (("itl", metrics.itl), ("inter_chunk", metrics.inter_chunk)):
-        pooled = pool(ok)
-        values = pooled.values[np.argsort(rank[pooled.rows], kind="stable")]
-        del pooled
-        found[name] = distribution(values, k)
+        pooled = [pool(part).values for part in ok.parts(order)]
+        found[name] = distribution(np.concatenate(pooled) if pooled else np.empty(0), k)
     return found
 
 

@@ -44,9 +44,11 @@ def tokens_in(c: Columns, edges: Floats) -> tuple[Floats, Floats]:
     body. Requests whose events were not logged are spread evenly from their first to their last token, all of it
     estimated.
     """
-    tokens = event_tokens(c)
-    placed = _histogram(c.event_ns, tokens.count, edges)
-    guessed = _histogram(c.event_ns[tokens.estimated], tokens.count[tokens.estimated], edges)
+    placed, guessed = np.zeros(len(edges) - 1), np.zeros(len(edges) - 1)
+    for part in c.parts():
+        tokens = event_tokens(part)
+        placed += _histogram(part.event_ns, tokens.count, edges)
+        guessed += _histogram(part.event_ns[tokens.estimated], tokens.count[tokens.estimated], edges)
 
     whole = c.flag("not_streamed") & (np.diff(c.event_offsets) == 0)
     ended = whole & (c.last_token_ns != NULL) & (c.output_count != NULL)
@@ -60,8 +62,9 @@ def tokens_in(c: Columns, edges: Floats) -> tuple[Floats, Floats]:
     placed_head = _histogram(first, head, edges)
     # The share of [first, last] before each edge, per request: shape (rows, k + 1); rows in blocks to bound the memory.
     tail = np.zeros(len(edges) - 1)
-    for i in range(0, len(total), 65536):
-        block = slice(i, i + 65536)
+    rows = max(1, (1 << 22) // len(edges))
+    for i in range(0, len(total), rows):
+        block = slice(i, i + rows)
         span = np.maximum(last[block] - first[block], 1)[:, None]
         before = np.clip((edges[None, :] - first[block][:, None]) / span, 0.0, 1.0)
         tail += np.diff((total - head)[block] @ before)

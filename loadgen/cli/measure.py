@@ -38,7 +38,7 @@ def measure(verb: str, plan: SweepPlan, flags: Mapping[str, Any]) -> int:
             simulator = _Simulator(flags)
             url, truth = stack.enter_context(simulator)
             urls = (url,)
-            note = simulator.capacity_note
+            note = simulator.closing_note
         config = run_config(verb, plan, flags, urls=urls or ("http://127.0.0.1:8000",), simulator=truth)
         config = replace(config, closing_note=note)
         if flags["dry_run"]:
@@ -74,7 +74,12 @@ class _Simulator:
     def __exit__(self, *_: object) -> None:
         self.process.stop()
 
-    def capacity_note(self, stop: Stop, summaries: Sequence[StepSummary]) -> str | None:
+    def closing_note(self, stop: Stop, summaries: Sequence[StepSummary]) -> str | None:
+        """What its computed capacity is, and whether the server itself kept up with its engine."""
+        notes = (self._capacity_note(stop, summaries), self.process.lag_note())
+        return "; ".join(note for note in notes if note) or None
+
+    def _capacity_note(self, stop: Stop, summaries: Sequence[StepSummary]) -> str | None:
         """The highest throughput found beside what the simulator can carry at that step's mean lengths."""
         from ..simulator.capacity import capacity
 

@@ -311,6 +311,7 @@ def run_config(
         plan=plan,
         cache_block=flags["cache_block"],
         open_loop=flags.get("open_loop"),
+        rates=flags.get("rates"),
         slo=slo,
         effort=flags["effort"],
         requests=flags["requests"],

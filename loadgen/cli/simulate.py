@@ -9,7 +9,8 @@ import click
 
 from ..errors import UsageError
 from .sections import SectionedCommand, section
-from .values import Whole
+from .truth import Rates, print_truth
+from .values import Levels, Whole
 
 if TYPE_CHECKING:
     from ..simulator.engine import EngineConfig
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
 _EPILOG = """\b
 Examples:
   loadgen simulate
-  loadgen simulate --preset h100-llama-3.1-8b --weight-bytes 1 --speculate 3
+  loadgen simulate --preset h100-llama-3.1-8b --speculate 3
+  loadgen simulate --model qwen3-32b --gpu h200 --tp 2 --weight-bits 8
+  loadgen simulate --truth --levels 1,4,16,64 --slo ttft_p95=500ms --preset h100-llama-3.1-8b --json
   loadgen simulate --port 9000 --max-batch 64 --step-ms 20 --noise-sigma 0
   curl -sN localhost:8000/v1/completions -d '{"prompt":"Once","max_tokens":8,"stream":true}' | grep -c '^data: {'
   loadgen sweep http://127.0.0.1:8000 --json | jq .
@@ -25,17 +28,20 @@ Examples:
 _STEP_TIMES = ("step_ms", "decode_ms", "prefill_ms")
 
 
-class _Presets(click.ParamType[str]):
-    """The name of a preset; its mistakes name those there are."""
+def _list(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if not wanted:
+        return
+    from ..simulator.presets import PRESETS
 
-    name = "name"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        from ..simulator.presets import PRESETS
-
-        if value not in PRESETS:
-            self.fail(f"{value!r} is none of {', '.join(PRESETS)}", param, ctx)
-        return str(value)
+    for name, config in PRESETS.items():
+        machine = config.machine
+        assert machine is not None
+        on, kv = machine.on, config.blocks * config.block_tokens
+        click.echo(
+            f"{name:26} {on.gpus} x {on.gpu.name:10} weights {machine.model.quantisation.name:8} KV {kv:>9,} tokens,"
+            f" context {config.context_length:,}"
+        )
+    ctx.exit()
 
 
 def _number(*names: str, text: str, kind: type = float) -> Any:
@@ -61,14 +67,18 @@ _MACHINE = section(
     "Time of a step, on a machine",
     click.option(
         "--preset",
-        type=_Presets(),
         metavar="NAME",
-        help="A model on an accelerator: a step lasts as long as its FLOPs or its bytes take, whichever is more. "
-        "Every other option then changes the preset. A wrong name lists them.",
+        help="A model on accelerators, as vLLM serves it: a step lasts as long as its FLOPs or its bytes take, "
+        "whichever is more. Every other option then changes the preset.",
     ),
-    _number("--tensor-parallel", kind=int, text="Accelerators that share each layer, at two all-reduces a layer."),
-    _number("--weight-bytes", text="Bytes a parameter: 2 for bf16, 1 for fp8 or int8, 0.5 for 4 bits."),
-    _number("--kv-bytes", text="Bytes a KV element: half of them, and twice the tokens fit."),
+    click.option(
+        "--list-presets", is_flag=True, is_eager=True, expose_value=False, callback=_list, help="The presets there are."
+    ),
+    click.option("--model", metavar="NAME", help="A model of `loadgen plan --list`, in place of a preset."),
+    click.option("--gpu", metavar="NAME", help="An accelerator of that list.  [default: the preset's, else h100]"),
+    _number("--tp", "--tensor-parallel", kind=int, text="Accelerators that share a layer, at two all-reduces each."),
+    _number("--weight-bits", text="Bits of a weight: 16, 8, 4. Fewer are read faster, and leave more memory."),
+    _number("--kv-bits", text="Bits of a KV element: half of them, and twice the tokens fit."),
     click.option(
         "--tiled-attention/--naive-attention",
         default=None,
@@ -141,6 +151,27 @@ _VARIATION = section(
 )
 
 
+_TRUTH = section(
+    "Truth, in place of a server",
+    click.option("--truth", is_flag=True, help="Print this engine's true answers, by long runs in virtual time."),
+    click.option(
+        "--levels", type=Levels(), metavar="N,N,…", help="Loads in flight.  [default: doubling, past the batch]"
+    ),
+    click.option("--rates", type=Rates(), metavar="X,X,…", help="Requests a second instead, as Poisson arrivals."),
+    click.option(
+        "--slo", multiple=True, metavar="OBJECTIVE", help="Also the load at which it falls through its level."
+    ),
+    click.option("--input-len", metavar="N|A-B", help="Prompt tokens, or a range.  [default: that of `run`, 512]"),
+    click.option(
+        "--output-len", metavar="N|A-B", help="Tokens to generate, or a range.  [default: that of `run`, 128]"
+    ),
+    click.option("--requests", type=Whole(1), metavar="N", help="Measured in each replication.  [default: 4,000]"),
+    click.option("--replications", type=Whole(2), metavar="N", help="Runs with seeds of their own.  [default: eight]"),
+    click.option("--json", "as_json", is_flag=True, help="As JSON."),
+)
+_TRUTH_ONLY = ("levels", "rates", "slo", "input_len", "output_len", "requests", "replications", "as_json")
+
+
 @click.command(epilog=_EPILOG, cls=SectionedCommand)
 @_SERVER
 @_MACHINE
@@ -149,18 +180,30 @@ _VARIATION = section(
 @_MEMORY
 @_FURTHER
 @_VARIATION
-def simulate(
-    host: str, port: int, api_key: str | None, timeout_keep_alive: int, preset: str | None, **engine: Any
-) -> None:
+@_TRUTH
+def simulate(host: str, port: int, api_key: str | None, timeout_keep_alive: int, truth: bool, **given: Any) -> None:
     """Serve a simulated model whose capacity is known.
 
     A continuous-batching engine in virtual steps behind real HTTP: chat and completions, streamed or not, /v1/models,
-    /health, /version and /metrics. TTFT queues and throughput levels off as on a real server.
+    /health, /version and /metrics. TTFT queues and throughput levels off as on a real server. docs/engine.md has the
+    formula of each mechanism.
     """
+    asked = {name: given.pop(name) for name in _TRUTH_ONLY}
+    named = {name: given.pop(name) for name in ("preset", "model", "gpu")}
+    config = _config(named, {name: value for name, value in given.items() if value is not None})
+    if truth:
+        print_truth(config, asked)
+        return
+    if wrong := [name for name in _TRUTH_ONLY if asked[name]]:
+        option = wrong[0].removeprefix("as_").replace("_", "-")
+        raise UsageError(f"--{option} goes with --truth only", f"add --truth, or leave --{option} out")
+    _serve(config, host, port, api_key, timeout_keep_alive)
+
+
+def _serve(config: EngineConfig, host: str, port: int, api_key: str | None, timeout_keep_alive: int) -> None:
     from ..simulator.oracle import quick_capacity
     from ..simulator.server import Simulator, bind, make_server
 
-    config = _config(preset, {name: value for name, value in engine.items() if value is not None})
     sock = bind(host, port)
     shown = f"[{host}]" if ":" in host else host
     url = f"http://{shown}:{sock.getsockname()[1]}"
@@ -176,20 +219,48 @@ def simulate(
     server.run(sockets=[sock])
 
 
-def _config(preset: str | None, given: dict[str, Any]) -> EngineConfig:
-    """The preset, or else the engine without a machine, with what was given in place of what it says."""
-    from ..simulator.engine import EngineConfig, Machine
-    from ..simulator.presets import PRESETS
+def _config(named: dict[str, str | None], given: dict[str, Any]) -> EngineConfig:
+    """The engine that was named, or else the one without a machine, with what was given in place of what it says."""
+    from ..simulator.engine import EngineConfig
 
-    config = PRESETS[preset] if preset else EngineConfig()
-    names = {field.name for field in dataclasses.fields(Machine)}
-    machine = {name: given.pop(name) for name in names & given.keys()}
-    if config.machine is None and machine:
-        option = sorted(machine)[0].replace("_", "-")
-        raise UsageError(f"{option} is of a machine, and none was named", "give --preset")
-    if config.machine is not None:
+    machine = ("tp", "weight_bits", "kv_bits", "tiled_attention")
+    changes: dict[str, Any] = {name: given.pop(name) for name in machine if name in given}
+    if any(named.values()):
+        config = _on_a_machine(named, changes)
         if wrong := [name for name in _STEP_TIMES if name in given]:
             option = wrong[0].replace("_", "-")
-            raise UsageError(f"--{option} is of an engine without a machine", f"leave out --{option} or --preset")
-        given["machine"] = dataclasses.replace(config.machine, **machine)
+            raise UsageError(f"--{option} is of an engine without a machine", f"leave out --{option} or the machine")
+    elif changes:
+        option = next(iter(changes)).replace("_", "-")
+        raise UsageError(f"{option} is of a machine, and none was named", "give --preset, or --model and --gpu")
+    else:
+        config = EngineConfig()
     return dataclasses.replace(config, **given)
+
+
+def _on_a_machine(named: dict[str, str | None], changes: dict[str, Any]) -> EngineConfig:
+    from ..hardware.gpus import gpu_named
+    from ..hardware.model import Quantisation
+    from ..simulator.presets import machine_named, preset, served
+
+    if named["preset"] and named["model"]:
+        raise UsageError("the model is given twice", "give --preset, or --model and --gpu")
+    if named["model"]:
+        machine = machine_named(named["model"], named["gpu"] or "h100")
+    elif named["preset"]:
+        machine = preset(named["preset"])
+    else:
+        raise UsageError("--gpu alone names no model", "add --model (loadgen plan --list), or give --preset")
+    on, model = machine.on, machine.model
+    if named["gpu"]:
+        on = dataclasses.replace(on, gpu=gpu_named(named["gpu"]))
+    on = dataclasses.replace(
+        on,
+        tensor_parallel=changes.get("tp", on.tensor_parallel),
+        kv_bits=changes.get("kv_bits", on.kv_bits),
+    )
+    if "weight_bits" in changes:
+        bits = changes["weight_bits"]
+        model = model.quantised(Quantisation(bits, name=f"{bits:g} bit"))
+    tiled = changes.get("tiled_attention", machine.tiled_attention)
+    return served(dataclasses.replace(machine, model=model, on=on, tiled_attention=tiled))

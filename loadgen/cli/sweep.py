@@ -7,10 +7,10 @@ from typing import Any
 import click
 
 from ..errors import UsageError
-from .definitions import use_definition
+from .definitions import arrivals_of, use_definition
 from .options import shared
 from .sections import SectionedCommand
-from .values import Levels, Number, Whole
+from .values import Levels, Number, Rate, Whole
 
 EPILOG = """\
 \b
@@ -18,6 +18,7 @@ Examples:
   loadgen sweep http://localhost:8000 --slo ttft_p95=500ms --slo tpot_p95=50ms
   loadgen sweep http://localhost:8000 --levels 1,8,64 --input-len 1000 --output-len 200 --effort quick
   loadgen sweep https://llm.example.com/v1 --api-key-file key --max-time 20m --max-tokens 5M
+  loadgen sweep http://localhost:8000 --rate 1 --slo ttft_p95=500ms
   loadgen sweep --simulate --slo ttft_p95=200ms
   loadgen sweep http://localhost:8000 --json | jq .answer
   loadgen sweep http://localhost:8000 -o - | loadgen report -
@@ -36,17 +37,43 @@ DEMO = {"input_len": "32-96", "output_len": "8-24", "effort": "quick", "slo": ("
     click.option("--factor", type=Number(above=1), metavar="X", default=2.0, show_default=True, help="Raise by this."),
     click.option("--max-level", type=Whole(1), metavar="N", default=256, show_default=True, help="Go no higher."),
     click.option("--levels", type=Levels(), metavar="N,N,…", help="Measure exactly these instead."),
+    click.option(
+        "--rate",
+        "--request-rate",
+        type=Rate(),
+        metavar="N",
+        help="Raise the arrival rate instead, from N requests per second (open loop).",
+    ),
+    click.option(
+        "--max-rate", type=Rate(), metavar="N", help="With --rate: go no higher.  [default: 256 times --rate]"
+    ),
+    click.option("--arrivals", metavar="PROCESS", help="With --rate: as for run.  [default: poisson]"),
     click.option("--demo", is_flag=True, help="With --simulate: a whole sweep in about a minute."),
 )
-def sweep(start: int, factor: float, max_level: int, levels: tuple[int, ...] | None, demo: bool, **flags: Any) -> int:
+def sweep(
+    start: int,
+    factor: float,
+    max_level: int,
+    levels: tuple[int, ...] | None,
+    rate: float | None,
+    max_rate: float | None,
+    arrivals: str | None,
+    demo: bool,
+    **flags: Any,
+) -> int:
     """Raise the load step by step until throughput stops growing or an objective breaks.
 
     URL is any form of the server's address; requests go to several in turn. Each step holds a number of requests in
-    flight; the answer is the highest number that held every objective, and the lowest that did not.
+    flight; the answer is the highest number that held every objective, and the lowest that did not. With --rate it is
+    the highest rate of arrivals that the server keeps up with, known to about 8 %.
     """
     from ..search.sweep import SweepPlan
     from .measure import measure
 
+    if rate is None and (max_rate is not None or arrivals is not None):
+        raise UsageError("--max-rate and --arrivals are of a sweep of rates", "add --rate N, or leave them out")
+    if rate is not None and (demo or (name := _typed("start", "max_level", "levels"))):
+        raise UsageError(f"--rate and --{'demo' if demo else name} exclude each other", "leave one of the two out")
     if demo and not flags["simulate"]:
         raise UsageError("--demo is a demonstration on the simulated server", "add --simulate, or leave --demo out")
     if levels is not None and (name := _typed("start", "factor", "max_level")):
@@ -64,6 +91,12 @@ def sweep(start: int, factor: float, max_level: int, levels: tuple[int, ...] | N
         refine=2 if demo else None,
         revisit=not demo,
     )
+    if rate is not None:
+        from ..runner import OpenLoop
+        from ..search.rates import RatePlan
+
+        flags["open_loop"] = OpenLoop(rate, arrivals_of(flags, arrivals))
+        flags["rates"] = RatePlan(rate, factor, max_rate if max_rate is not None else 256 * rate)
     return measure("sweep", plan, flags)
 
 

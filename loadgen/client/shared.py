@@ -82,6 +82,7 @@ class Shared:
         self.lead_ns = LEAD_NS if schedule is None else OPEN_LEAD_NS
         self.start_ns = 0
         self._arrival = 0  # of the schedule, the next that a phase could begin with
+        self._turns = False  # are requests turns of conversations, of which the schedule knows the first alone?
         self._announced: set[str] = set()
         self._news = anyio.Event()
         self._looked_ns = now()
@@ -114,6 +115,7 @@ class Shared:
         if kind == "done":
             record = unpack(message[3])
             self.on_record(record)
+            self._turns = self._turns or record.session is not None
             self.step.count(record, message[1], message[2])
         elif kind == "now":
             if message[2]:
@@ -178,7 +180,7 @@ class Shared:
         at = now + self.lead_ns
         if progress.phase == "measured" and fixed is not None:  # each worker knows when to close: there is no hurry
             at = now
-            if self.schedule is not None and progress.measured_sent >= fixed:
+            if self.schedule is not None and progress.measured_sent >= fixed and not self._turns:
                 at = max(now, self.start_ns + self.schedule.offset_ns(self._arrival + fixed))
         elif self.schedule is not None:
             while self.start_ns + self.schedule.offset_ns(self._arrival) < at:

@@ -1,6 +1,6 @@
 """How a model lies on GPUs, and what that leaves of their memory for the KV cache. Pure.
 
-    memory of a GPU = weights + activations + runtime reserve + KV cache + margin
+memory of a GPU = weights + activations + runtime reserve + KV cache + margin
 """
 
 from __future__ import annotations

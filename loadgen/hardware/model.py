@@ -52,9 +52,8 @@ class Model:
     routers).
 
     `latent_rank` > 0 means latent attention (MLA), with `rope_dim` kept beside the latent. `state_elements` is what the
-    recurrent layers keep of one sequence, in elements of `state_bytes`. `tied`: the input and the output embedding are one
-    matrix. `notes` say what could not be told from the
-    source.
+    recurrent layers keep of one sequence, in elements of `state_bytes`. `tied`: input and output embedding are one
+    matrix. `notes` say what could not be told from the source.
     """
 
     name: str
@@ -158,7 +157,7 @@ class Model:
 
     @property
     def attention_flops(self) -> float:
-        """FLOPs of one query token on one token of context in one layer: its score and its share of the weighted sum."""
+        """FLOPs of one query on one token of context in one layer: its score and its share of the weighted sum."""
         return self._attention_flops(1.0)
 
     def decode_flops(self, context: float) -> float:

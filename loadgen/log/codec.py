@@ -116,7 +116,9 @@ def record_object(record: Record) -> dict[str, Any]:
     if record.source_id is not None:
         line["source_id"] = record.source_id
     if record.session is not None:
-        line["session"], line["turn"] = record.session, record.turn
+        line["session"] = record.session
+    if record.turn is not None:
+        line["turn"] = record.turn
     if record.shared is not None:
         line["shared"] = record.shared
     return line

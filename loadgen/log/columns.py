@@ -7,7 +7,7 @@ While records come in, a `ColumnBuilder` keeps them packed: some 30 bytes a requ
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, get_args
 
@@ -22,6 +22,7 @@ __all__ = ["NULL", "TIMEOUTS", "UNKNOWN", "Bools", "ColumnBuilder", "Columns", "
 
 INT32_MAX = int(np.iinfo(np.int32).max)
 BLOCK_ROWS, BLOCK_EVENTS = 1024, 16384  # what is kept as it came until it is packed
+PART_EVENTS = 1 << 18  # of `Columns.parts`
 UNKNOWN = -1  # of a code, an event's token count, an event's bound
 
 TIMEOUTS: tuple[str, ...] = get_args(TimeoutKind)
@@ -108,9 +109,21 @@ class Columns:
 
     def where(self, mask: Bools) -> Columns:
         """The rows where the mask of shape (n,) is true, in their order, with their events."""
-        if mask.all():
-            return self
-        rows = np.flatnonzero(mask)
+        return self if mask.all() else self.at(np.flatnonzero(mask))
+
+    def parts(self, order: Int64 | None = None, *, events: int = PART_EVENTS) -> Iterator[Columns]:
+        """All rows, in the order given or their own, in parts of some `events` events (whole rows): for what would take
+        several arrays as long as all events together."""
+        order = np.arange(len(self)) if order is None else order
+        size = np.cumsum(np.diff(self.event_offsets)[order] + 1)
+        total = size[-1] if len(size) else 0
+        cuts = np.searchsorted(size, np.arange(events, total, events))
+        for rows in np.split(order, cuts):
+            if len(rows):
+                yield self.at(rows)
+
+    def at(self, rows: Int64) -> Columns:
+        """These rows, in this order, with their events."""
         counts = np.diff(self.event_offsets)[rows]
         offsets = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
         events = np.repeat(self.event_offsets[:-1][rows] - offsets[:-1], counts) + np.arange(offsets[-1])

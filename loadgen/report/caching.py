@@ -60,9 +60,9 @@ def cache_notes(summaries: Sequence[StepSummary], *, apart: bool) -> list[str]:
             f"cached share{where}: {_range(cache.expected)} expected of what was sent, {percent(cache.seen)} by the"
             f" server: {why}"
         ]
-    shares = [(s.cache.seen, s.cache.source) for s in summaries if s.cache is not None and s.cache.seen is not None]
-    usage = max((share for share, source in shares if source == "usage"), default=0.0)
-    if apart and (worst_share := max((share for share, _ in shares), default=0.0)) > TOLERANCE:
+    shares = [s.cache.seen for s in summaries if s.cache is not None and s.cache.seen is not None]
+    usage = max((s.cached_share or 0.0 for s in summaries), default=0.0)
+    if apart and (worst_share := max(shares, default=0.0)) > TOLERANCE:
         return [
             f"up to {percent(worst_share)} of a step's prompt tokens came from the server's prefix cache, though these"
             " prompts have nothing in common: other traffic, or a text that the server puts before each"

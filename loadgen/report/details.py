@@ -11,7 +11,7 @@ from .asked import asked_line
 from .caching import cache_lines
 from .health import health_lines
 from .models import part_lines
-from .numbers import NONE, clean, decimals, number, percent, plural, with_error
+from .numbers import NONE, arriving, clean, decimals, number, percent, plural, with_error
 from .serverview import server_lines
 
 _LATENCIES = (
@@ -46,7 +46,7 @@ def step_details(
 def _title(summary: StepSummary) -> str:
     parts = [f"step {summary.step}"]
     if summary.rate is not None:
-        parts.append(f"{summary.rate:,g} requests/s asked for")
+        parts.append(f"{summary.rate:,g} {arriving(summary.sessions)} asked for")
     elif summary.concurrency:
         parts.append(f"{summary.concurrency:,} concurrent")
     if summary.concurrency_mean is not None and summary.concurrency_peak is not None:
@@ -171,9 +171,9 @@ def _arrivals(summary: StepSummary) -> str:
     """How an open loop kept its schedule."""
     if summary.rate is None:
         return ""
-    parts = [f"{summary.rate:,g} requests/s asked for"]
+    parts = [f"{summary.rate:,g} {arriving(summary.sessions)} asked for"]
     if summary.attempt_rate is not None:
-        parts[0] += f", {number(summary.attempt_rate, 4)} sent"
+        parts[0] += f", {number(summary.attempt_rate, 4)} {'requests/s ' if summary.sessions else ''}sent"
     lag = summary.latency.get("dispatch_lag")
     points = [(p, lag.at(p)) for p in (50.0, 99.0)] if lag else []
     shown = ", ".join(f"p{p:g} {number(q.value)}" for p, q in points if q is not None)

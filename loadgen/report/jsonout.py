@@ -83,10 +83,31 @@ def report_object(
         else None,
         "units": UNITS,
         "steps": [step_object(s, marks.get(s.step, Mark(""))) for s in summaries],
+        "pareto": pareto(summaries),
         "answer": stop_object(stop) if stop else None,
     }
     plain_result: dict[str, Any] = plain(result)
     return plain_result
+
+
+def pareto(summaries: Sequence[StepSummary]) -> list[dict[str, Any]]:
+    """What a user gets against what the server gives, a point for each step that has both, by load. A point is on the
+    front where no other is better in one and as good in the other."""
+    known = [
+        (s, s.tokens_per_user, s.output_throughput.value)
+        for s in summaries
+        if s.tokens_per_user and s.output_throughput
+    ]
+    return [
+        {
+            "step": s.step,
+            "load": s.load,
+            "tokens_per_user_tok_s": user,
+            "output_throughput_tok_s": server,
+            "front": not any(u >= user and t >= server and (u, t) != (user, server) for _, u, t in known),
+        }
+        for s, user, server in sorted(known, key=lambda point: (point[0].load, point[0].step))
+    ]
 
 
 def step_object(s: StepSummary, mark: Mark) -> dict[str, Any]:
@@ -170,6 +191,7 @@ def step_object(s: StepSummary, mark: Mark) -> dict[str, Any]:
         "admitted_requests": s.admitted,
         "bursts": s.bursts,
         "longer_output_requests": s.longer,
+        "unsteady": s.unsteady,
         "objectives": s.objectives,
         "percentiles_ms": {_NAMES[key]: found.percentiles for key, found in s.latency.items() if key in _NAMES},
     }

@@ -63,5 +63,10 @@ def percent(share: float | None) -> str:
     return f"{100 * share:.{0 if size >= 10 or size == 0 else 1 if size >= 0.1 else 2}f} %"
 
 
+def arriving(sessions: int) -> str:
+    """What arrives at an open loop's rate."""
+    return "conversations/s" if sessions else "requests/s"
+
+
 def plural(n: int, noun: str) -> str:
     return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"

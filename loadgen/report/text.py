@@ -19,6 +19,7 @@ from .health import error_text, health_notes, limit_texts
 from .models import part_lines
 from .numbers import NONE, clean, number, percent, plural, with_error, with_interval
 from .serverview import server_notes
+from .steadiness import unsteady_notes
 
 WIDTH = 120
 TABLE_WIDTH = 115  # what the whole table needs; below it has fewer columns,
@@ -253,6 +254,7 @@ def notes(facts: RunFacts, summaries: Sequence[StepSummary]) -> list[str]:
         found.append("the run did not get to its end: what is shown is what was measured until then")
     if facts.truncated_lines:
         found.append(f"{plural(facts.truncated_lines, 'half-written line')} at the end of the log dropped")
+    found += unsteady_notes(summaries)
     if n := flags["short_output"]:
         found.append(f"{n:,} of {plural(sent, 'answer')} shorter than asked{_got(summaries)}")
     if n := sum(s.longer for s in summaries):
@@ -319,6 +321,7 @@ def arrival_notes(summary: StepSummary) -> list[str]:
     found = []
     if summary.held_back:
         short = f": {number(achieved)} of the {rate:,g} requests/s asked for were sent" if achieved is not None else ""
+        short = "" if summary.sessions else short
         found.append(
             f"the limit of {summary.max_in_flight:,} in flight held back {plural(summary.held_back, 'request')}{short};"
             " TTFT and E2E from schedule include the wait, the others do not"

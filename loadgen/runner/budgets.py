@@ -13,9 +13,11 @@ from ..client.dialects.base import asked_output
 from ..client.lengths import PROBES
 from ..errors import UsageError
 from ..records import Prompt, Record
-from ..search.effort import Forecast, StepRule, forecast, rate_forecast
+from ..search.effort import Forecast, StepRule, forecast, rate_forecast, rates_forecast
 from ..workload.plain import PlainWorkload
 from .config import Budgets, RunConfig
+
+TRACE_ROOM_S = 20.0  # for a trace to be read, and for what a slow server still has to answer at its end
 
 
 def budget_of(config: RunConfig, workload: PlainWorkload) -> Budget:
@@ -53,6 +55,8 @@ def most_tokens(budget: Budget, workload: PlainWorkload) -> int | None:
     inputs, outputs = workload.max_input_tokens, workload.max_output_tokens
     if (outputs is None and budget.output_limit is None) or not workload.complete or workload.sessions is not None:
         return None
+    if workload.trace is not None and not workload.sized:
+        return None
     prompts = workload.prompts or (Prompt(input_tokens=inputs, output_tokens=outputs),)
     return max(sum(budget.reserve(prompt)) for prompt in prompts)
 
@@ -76,9 +80,20 @@ def announced(
     warmup = config.warmup
     if sessions is not None and warmup is None:
         warmup = math.ceil(turns * max(levels, default=0))
-    if config.open_loop is not None:
+    if config.rates is not None:
+        expected = rates_forecast(
+            config.rates.rungs,
+            rule,
+            extra_steps=config.rates.refine,
+            warmup=config.warmup,
+            tokens_per_request=most_tokens(budget, workload),
+            drain_s=config.drain_s,
+            request_s=(request_s + pause_s) * turns,
+        )
+    elif config.open_loop is not None:
+        stages = config.open_loop.arrivals.stages
         expected = rate_forecast(
-            config.open_loop.rate * turns,
+            max((config.open_loop.rate, *(max(stage.first, stage.last) for stage in stages))) * turns,
             rule,
             warmup=config.warmup,
             tokens_per_request=most_tokens(budget, workload),
@@ -87,6 +102,10 @@ def announced(
             overlap_s=overlap_s,
         )
         expected = replace(expected, rate=config.open_loop.rate)
+        if config.open_loop.timed and workload.trace is not None:  # which is all that there is to send
+            each, requests = most_tokens(budget, workload), workload.trace.requests
+            tokens = None if each is None else requests * each
+            expected = replace(expected, requests=requests, tokens=tokens, seconds=expected.seconds + TRACE_ROOM_S)
     else:
         climbs = config.verb == "sweep" and config.plan.levels is None
         expected = forecast(

@@ -11,6 +11,7 @@ from ..client.exchange import Timeouts
 from ..client.retry import NO_RETRY, Retry
 from ..client.transport import Access
 from ..records import LevelResult, Record, ServerFacts, Slo, StepSummary, Stop
+from ..search.rates import RatePlan
 from ..search.sweep import SweepPlan
 from ..workload.arrivals import Arrivals
 from ..workload.definition import Workload
@@ -82,6 +83,7 @@ class RunConfig:
     workload: WorkloadChoice = field(default_factory=WorkloadChoice)
     plan: SweepPlan = field(default_factory=SweepPlan)
     open_loop: OpenLoop | None = None  # then there are no levels, and `plan` says nothing
+    rates: RatePlan | None = None  # of a sweep of rates; then `open_loop` has the first
     slo: Slo = field(default_factory=Slo)
     effort: str = "normal"
     requests: int | None = None

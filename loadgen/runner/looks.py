@@ -7,16 +7,21 @@ paid for: the error is divided among all that may be taken.
 
 from __future__ import annotations
 
+from array import array
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Protocol
 
+import numpy as np
+
 from ..analysis import summarise
+from ..analysis.stability import piling_up
 from ..analysis.summary import completed_throughput
 from ..client.driver import Progress
 from ..log.columns import Columns
-from ..records import LevelResult, Slo, Window
+from ..records import PHASES, LevelResult, Slo, Window
 from ..search.effort import StepRule
+from ..search.rates import piled
 from ..search.verdict import ERRORS, judge
 
 
@@ -32,9 +37,14 @@ class Rows(Protocol):
     def snapshot(self) -> Snapshot: ...
 
 
+MEASURED = PHASES.index("measured")
+LEAST_HELD = 1_000  # arrivals of an open loop before it may pass: requests need the time to pile up
+
+
 class Looks:
     """Decides when a step's window may close. `rows` takes the step's records; ask `enough` at each completion. Looks
-    are taken in `pool`, by default in a thread of their own."""
+    are taken in `pool`, by default in a thread of their own. With `rising`, an open loop's requests in flight are
+    watched too: `grew` says that they were proven to grow."""
 
     def __init__(
         self,
@@ -44,7 +54,11 @@ class Looks:
         rows: Rows,
         max_error_rate: float,
         pool: Executor | None = None,
+        rising: bool = False,
     ) -> None:
+        self._rising = rising
+        self._seen, self._in_flight = array("q"), array("q")
+        self.grew = False
         self._rule = rule
         self._slo = slo
         self._max_error_rate = max_error_rate
@@ -64,6 +78,9 @@ class Looks:
 
     def enough(self, progress: Progress) -> bool:
         rule, done, seconds = self._rule, progress.measured_done, progress.window_s
+        if self._rising:
+            self._seen.append(progress.now_ns)
+            self._in_flight.append(progress.in_flight)
         if rule.ended(self._concurrency, progress.measured_sent, done, seconds):
             return True
         if self._look is not None:
@@ -82,6 +99,8 @@ class Looks:
     def settle(self, result: LevelResult) -> LevelResult:
         """The verdict on the whole sample, unless that is undecided where a look was not: the few requests that were
         still in flight then take nothing back of what it had paid for to say."""
+        if self._rising:
+            result = piled(result, self.grew)
         if self._decided is None or result.verdict != "inconclusive" or ERRORS in result.broke:
             return result
         return replace(result, verdict=self._decided.verdict, broke=self._decided.broke)
@@ -90,12 +109,19 @@ class Looks:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def _known(self, rows: Snapshot, window: Window) -> bool:
+        if self._rising:
+            n = min(len(self._seen), len(self._in_flight))
+            seen, in_flight = (np.frombuffer(one[:n].tobytes(), np.int64) for one in (self._seen, self._in_flight))
+            self.grew = piling_up(seen, in_flight, window, self.planned)
+            if self.grew or not self._slo:
+                return self.grew
         table = rows.columns(events=self.needs_events)
         if self._slo:
             summary = summarise(table, int(table.step[0]), self._slo, looks=self.planned)
             # One objective broken for certain is enough.
             level = judge(summary, self._slo, max_error_rate=self._max_error_rate, looks=self.planned)
-            if level.verdict in ("pass", "fail", "marginal"):
+            early = self._rising and level.verdict != "fail" and int((table.phase == MEASURED).sum()) < LEAST_HELD
+            if level.verdict in ("pass", "fail", "marginal") and not early:
                 self._decided = level
             return self._decided is not None
         rate = completed_throughput(table, window, self._concurrency)

@@ -20,6 +20,7 @@ import anyio
 import anyio.abc
 
 from ..analysis import beside_server, summarise
+from ..analysis.stability import overloaded
 from ..client.addresses import Addresses
 from ..client.dialects import find_dialect
 from ..client.dialects.base import RequestOptions
@@ -34,8 +35,9 @@ from ..errors import LoadgenError, TargetError
 from ..log.columns import ColumnBuilder
 from ..log.store import check_folder
 from ..records import LevelResult, NextLevel, Record, StepSummary, Stop
-from ..search.effort import baseline_rule, rate_warmup_s, step_rule
+from ..search.effort import baseline_rule, rate_rule, rate_warmup_s, step_rule
 from ..search.rate import settle_rate
+from ..search.rates import decide_rate, piled
 from ..search.sweep import decide
 from ..search.verdict import judge
 from ..workload.tokenizer import LocalTokenizer
@@ -43,7 +45,7 @@ from . import host
 from .budgets import announced, budget_of, probes_of, unloaded_s
 from .calibrate.cite import cite
 from .calibrate.store import load as load_calibration
-from .config import Finished, Nobody, Opening, RunConfig, Watcher
+from .config import Finished, Nobody, Opening, OpenLoop, RunConfig, Watcher
 from .ending import InterruptedRunError, exit_code, signal_code
 from .journal import Journal, LoggedSender
 from .looks import Looks
@@ -123,6 +125,8 @@ class _Run:
         self.recovery = Recovery(config.wait_ready_s)
         self.summaries: list[StepSummary] = []
         self.rule = step_rule(config.effort, config.slo, requests=config.requests, duration=config.duration_s)
+        if config.rates is not None:
+            self.rule = rate_rule(self.rule)
         self.budget = budget_of(config, self.workload)
         self.server = self._server_watch(Found())
         self.request_s = 0.0
@@ -278,13 +282,17 @@ class _Run:
 
     async def _step(self, steps: Steps, level: NextLevel) -> None:
         config = self.config
+        rising = config.rates is not None
+        if config.open_loop is not None and level.rate is not None:
+            config = replace(config, open_loop=replace(config.open_loop, rate=level.rate))
         number = len(self.levels) + 1
         # The first level of a climb shows the server without load: it is shorter, and not judged where it decides
         # nothing.
-        first = config.verb == "sweep" and config.plan.levels is None and number == 1 and level.concurrency <= 2
+        climbs = config.verb == "sweep" and config.plan.levels is None and not rising
+        first = climbs and number == 1 and level.concurrency <= 2
         rule = baseline_rule(self.rule) if first else self.rule
         rows = ColumnBuilder(ids=False)
-        looks = Looks(rule, config.slo, level.concurrency, rows, config.max_error_rate)
+        looks = Looks(rule, config.slo, level.concurrency, rows, config.max_error_rate, rising=rising)
         plan = StepPlan(
             step=number,
             concurrency=level.concurrency,
@@ -297,7 +305,7 @@ class _Run:
             retry=replace(config.retry, seed=self.setting.seed),
         )
         if config.open_loop is not None:
-            plan = self._open_plan(plan)
+            plan = self._open_plan(plan, config.open_loop)
 
         def started(progress: Progress) -> None:
             self.watcher.step_started(
@@ -325,6 +333,8 @@ class _Run:
         log.append_step(observation, summary)
         log.sync()
         verdict = judge(summary, config.slo, max_error_rate=config.max_error_rate, baseline=first, looks=looks.planned)
+        if rising and summary.window is not None:
+            verdict = piled(verdict, overloaded(table, summary.window, looks.planned))
         result = looks.settle(verdict)
         self.levels.append((number, result))
         self.summaries.append(summary)
@@ -341,6 +351,8 @@ class _Run:
         history = self._results()
         if self.interrupted is not None and not history:
             return Stop("interrupted", None, None, None, "interrupted before the first step")
+        if config.rates is not None and not history:
+            return decide_rate(history, config.rates)
         if config.open_loop is not None and not history:
             return NextLevel(0, f"{config.open_loop.process} arrivals")
         plan = config.plan if config.verb == "sweep" else replace(config.plan, refine=0, revisit=False)
@@ -348,6 +360,8 @@ class _Run:
             history[-1] = replace(history[-1], ended="interrupted")
         if self.budget.spent and history and history[-1].ended in ("complete", "budget"):
             history[-1] = replace(history[-1], ended=f"budget:{self.budget.spent}")
+        if config.rates is not None:
+            return decide_rate(history, config.rates)
         if config.open_loop is not None:
             return settle_rate(history[-1], self.summaries[-1], has_slo=bool(config.slo))
         return decide(history, plan)
@@ -415,16 +429,15 @@ class _Run:
     def _targets(self) -> str:
         return " + ".join(target.display() for target in self.setting.targets)
 
-    def _open_plan(self, plan: StepPlan) -> StepPlan:
+    def _open_plan(self, plan: StepPlan, load: OpenLoop) -> StepPlan:
         """The same step as an open loop. Without a number it warms up for a time, and at least one request."""
         config = self.config
-        assert config.open_loop is not None
         return replace(
             plan,
-            rate=config.open_loop.rate,
+            rate=load.rate,
             warmup=1 if config.warmup is None else config.warmup,
             warmup_s=rate_warmup_s(self._turn_s() * self._turns()) if config.warmup is None else 0.0,
-            max_in_flight=config.open_loop.max_in_flight,
+            max_in_flight=load.max_in_flight,
             most_in_flight=self.most_in_flight,
         )
 

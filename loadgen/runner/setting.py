@@ -23,6 +23,7 @@ from ..errors import UsageError
 from ..records import Prompt
 from ..workload.plain import PlainWorkload, defined_workload, plain_workload, traced_workload
 from ..workload.prompts import Calibration
+from ..workload.sessions import Sessions
 from ..workload.sharing import parse_sharing
 from ..workload.tokenizer import LocalTokenizer
 from .config import RunConfig
@@ -109,10 +110,21 @@ def workload_of(config: RunConfig) -> PlainWorkload:
         raise UsageError("--turns is for made text: given prompts cannot be gone on from", "leave it out")
     if sessions is not None and config.token_ids:
         raise UsageError("--token-ids and conversations exclude each other: an answer comes as text", "drop one")
+    if sessions is not None:
+        workload = replace(workload, notes=(*workload.notes, _played(config, sessions)))
     if (sharing, sessions) != (workload.sharing, workload.sessions):
         own = hashlib.sha256(f"{workload.content_hash} {sharing} {sessions}".encode()).hexdigest()
         workload = replace(workload, sharing=sharing, sessions=sessions, content_hash=own)
     return workload
+
+
+def _played(config: RunConfig, sessions: Sessions) -> str:
+    """How the load is to be understood."""
+    turns = f"{sessions.mean_turns:.3g} turns in the mean"
+    if config.open_loop is not None:
+        return f"--rate is of conversations, with {turns}; the turns after the first come as their users send them"
+    thinking = "; who thinks is not in flight" if sessions.think_ms is not None else ""
+    return f"each of the concurrent slots is a user, who has one conversation after the other, with {turns}{thinking}"
 
 
 def _chosen(config: RunConfig) -> PlainWorkload:

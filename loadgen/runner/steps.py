@@ -111,7 +111,7 @@ class Steps:
                     "control": self.control,
                     "on_progress": started,
                 }
-                schedule = self._schedule()
+                schedule = self._schedule(plan)
                 if schedule is not None:
                     seen = await run_open_step(sender, prompts, plan, schedule, end_ns=schedule.end_ns, **how)
                 else:
@@ -141,7 +141,7 @@ class Steps:
             on_record=keep,
             budget=self.budget,
             control=self.control,
-            schedule=self._schedule(),
+            schedule=self._schedule(plan),
             events=events,
             on_progress=on_progress,
             on_fault=self._failed,
@@ -181,14 +181,14 @@ class Steps:
             self.control.quit()
         self.control.drain()
 
-    def _schedule(self) -> Offsets | None:
+    def _schedule(self, plan: StepPlan) -> Offsets | None:
         open_loop = self.setting.config.open_loop
         if open_loop is None:
             return None
         trace = self.setting.workload.trace
         if trace is not None and trace.timed:
             return trace.offsets()
-        return Schedule(open_loop.arrivals, open_loop.rate, self.setting.seed)
+        return Schedule(open_loop.arrivals, plan.rate or open_loop.rate, self.setting.seed)
 
 
 def workers_for(config: RunConfig, concurrency: int, request_s: float, tokens: float) -> int:

@@ -168,7 +168,7 @@ def _unsteady(history: Sequence[LevelResult]) -> str:
     first, second = (level.output_throughput.value for level in pair if level.output_throughput is not None)
     return (
         f"The server was not steady: at {_n(pair[0].concurrency)} it gave {first:,.0f} tokens/s at first and"
-        f" {second:,.0f} later, so that the intervals here are too narrow; --repeats measures it several times over."
+        f" {second:,.0f} later, so that the intervals here are too narrow: measure it several times over."
     )
 
 

@@ -88,6 +88,13 @@ def step_rule(effort: str, slo: Slo, *, requests: int | None = None, duration: f
     return base
 
 
+def rate_rule(rule: StepRule) -> StepRule:
+    """The rule of a step in a sweep of rates: requests need time to pile up, and looks at it are few."""
+    if rule.requests is not None or rule.duration is not None:
+        return rule
+    return replace(rule, first_look=max(rule.first_look, 300), look_ratio=1.5)
+
+
 def baseline_rule(rule: StepRule) -> StepRule:
     """The baseline shows the server without load; it is not judged, so it need not establish a percentile."""
     if rule.requests is not None or rule.duration is not None:
@@ -160,6 +167,32 @@ def forecast(
         seconds += window + around + 1.0
     tokens = None if tokens_per_request is None else requests * tokens_per_request
     return Forecast(tuple(levels), requests, tokens, seconds)
+
+
+def rates_forecast(
+    rates: Sequence[float],
+    rule: StepRule,
+    *,
+    extra_steps: int,
+    warmup: int | None,
+    tokens_per_request: int | None,
+    drain_s: float,
+    request_s: float,
+) -> Forecast:
+    """The most that a sweep of rates can send, with up to `extra_steps` more steps at its top."""
+    requests, tokens, seconds = 0, 0, 0.0
+    for rate in (*rates, *[max(rates)] * extra_steps):
+        window = rule.duration or min(rule.seconds_max, rule.requests_most(0) / rate)
+        one = rate_forecast(
+            rate,
+            replace(rule, duration=None if rule.requests is not None else window),
+            warmup=warmup,
+            tokens_per_request=tokens_per_request,
+            drain_s=drain_s,
+            request_s=request_s,
+        )
+        requests, tokens, seconds = requests + one.requests, tokens + (one.tokens or 0), seconds + one.seconds
+    return Forecast((), requests, None if tokens_per_request is None else tokens, seconds, max(rates))
 
 
 def rate_warmup_s(request_s: float) -> float:

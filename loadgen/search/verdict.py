@@ -84,6 +84,7 @@ def judge(
         admitted=summary.admitted,
         of_limit=_of_limit(summary, slo),
         goodput=summary.goodput,
+        completed=summary.completion_rate.value if summary.completion_rate else None,
     )
 
 

@@ -1,11 +1,12 @@
 """Named engines: an accelerator, a model, and how it is served. Computed, not measured: a preset is as good as its
-roofline (`engine/roofline.py`), and says of a real server what order of magnitude to expect. Models and accelerators are
-those of `hardware`."""
+roofline (`engine/roofline.py`), and says of a real server what order of magnitude to expect. Models and accelerators
+are those of `hardware`."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from ..errors import UsageError
 from ..hardware.deployment import Deployment
 from ..hardware.gpus import gpu_named
 from ..hardware.model import GIB, Quantisation
@@ -64,6 +65,11 @@ def machine_named(model: str, gpu: str, tensor_parallel: int = 1, *, fp8: bool =
     )
 
 
-PRESETS = {
-    name: served(machine_named(model, gpu, count, fp8=fp8)) for name, (model, gpu, count, fp8) in _TABLE.items()
-}
+PRESETS = {name: served(machine_named(*of[:3], fp8=of[3])) for name, of in _TABLE.items()}
+
+
+def preset(name: str) -> Machine:
+    """The machine of that preset. UsageError if there is none."""
+    if name not in _TABLE:
+        raise UsageError(f"there is no preset {name}", f"choose one of {', '.join(_TABLE)}")
+    return machine_named(*_TABLE[name][:3], fp8=_TABLE[name][3])

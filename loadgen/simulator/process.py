@@ -26,6 +26,7 @@ from urllib.parse import urlsplit
 
 from ..errors import TargetError
 from .engine import EngineConfig, config_of
+from .realtime import MOST_LOST
 
 
 class SimulatorProcess:
@@ -88,6 +89,19 @@ class SimulatorProcess:
             self._stderr.close()
             self._stderr = None
 
+    def lag_note(self) -> str | None:
+        """A sentence where the server could not keep its engine's pace; None where it did, or does not answer."""
+        address = urlsplit(self.url)
+        connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=2)
+        try:
+            connection.request("GET", "/metrics")
+            page = connection.getresponse().read().decode()
+        except OSError:
+            return None
+        finally:
+            connection.close()
+        return told_lag(page)
+
     def _await_answer(self, process: subprocess.Popen[bytes], deadline: float) -> str:
         assert process.stdin and process.stdout
         order = {"config": asdict(self.config), "api_key": self.api_key}
@@ -120,6 +134,23 @@ class SimulatorProcess:
         self._stderr.seek(0)
         lines = self._stderr.read().decode(errors="replace").strip().splitlines()
         return lines[-1] if lines else "it said nothing"
+
+
+def told_lag(page: str) -> str | None:
+    """What a `/metrics` page of the server says of its own lag, where that is more than `MOST_LOST` of its engine's
+    time."""
+    values = {}
+    for line in page.splitlines():
+        name, _, value = line.rpartition(" ")
+        values[name.partition("{")[0]] = value
+    lost_s = float(values.get("loadgen:simulator_lost_seconds_total", 0))
+    busy_s = float(values.get("loadgen:simulator_engine_busy_seconds_total", 0))
+    if lost_s <= MOST_LOST * busy_s:
+        return None
+    return (
+        f"the simulated server itself fell behind its engine: it lost {lost_s:.1f} s beside {busy_s:.1f} s of steps, so "
+        "the figures at high loads are of this machine"
+    )
 
 
 def _close(pipe: IO[bytes] | None) -> None:

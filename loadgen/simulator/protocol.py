@@ -161,6 +161,14 @@ class Envelope:
             end = self._last + self._usage_field(number) + fingerprint + "}\n\n"
         return (self._chunk + self._before + text + self._after + end).encode()
 
+    def around(self) -> tuple[bytes, bytes, int] | None:
+        """What stands before and after a token's text in every event but the last, and its length; None where each
+        event tells its own usage."""
+        if self.request.continuous_usage:
+            return None
+        head, tail = (self._chunk + self._before).encode(), (self._after + self._middle + "}\n\n").encode()
+        return head, tail, len(head) + len(tail)
+
     def usage(self, cached: int | None = None) -> bytes:
         """The event with empty choices that tells the totals; `cached` prompt tokens only where they are known."""
         total = _counts(self.request.prompt_tokens, self.request.output_tokens)

@@ -1,9 +1,4 @@
-"""The step model behind real HTTP and SSE: an ASGI application, the task that runs its engine, and uvicorn around it.
-
-The engine runs on an absolute schedule: a step begins where the step before was due to end, so that a late wake-up
-delays that step's tokens but never adds up. Only when it has fallen more than `MAX_LATE_S` behind does the schedule
-move, and the time lost is told in `loadgen:simulator_late_seconds`: then the machine, not the model, was the limit.
-"""
+"""The step model behind real HTTP and SSE: an ASGI application and uvicorn around it. `realtime.py` runs the engine."""
 
 from __future__ import annotations
 
@@ -17,96 +12,25 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from ..errors import UsageError
 from . import protocol
-from .engine import Engine, EngineConfig
-from .metrics import Phases, render
-from .protocol import WORDS, ApiError, Envelope, Generation, Kind
+from .engine import EngineConfig
+from .metrics import Served, render
+from .protocol import WORDS, ApiError, Envelope, Kind
+from .realtime import EngineTask
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
 MODEL = "simulated"
-MAX_LATE_S = 0.05
+TRANSPORT = "loadgen.transport"  # the extension of a scope that is the connection itself
+_WORDS = tuple(word.encode() for word in WORDS)
 
 _GENERATE: dict[str, Kind] = {"/v1/chat/completions": "chat", "/v1/completions": "completions"}
 _JSON = "application/json"
-
-
-class Stream(asyncio.Queue[int]):
-    """Brings the number of tokens of each step, and 0 if the request is cancelled. `cached`, known with the last token,
-    is how many prompt tokens a prefix cache held; None without one."""
-
-    cached: int | None = None
-
-
-class EngineTask:
-    """Runs an engine in real time and hands each request its tokens as they fall due."""
-
-    def __init__(self, config: EngineConfig) -> None:
-        self.engine = Engine(config)
-        self.phases = Phases()
-        self.late_s = 0.0
-        self.prompt_tokens = 0
-        self.generation_tokens = 0
-        self._streams: dict[str, Stream] = {}
-        self._wake = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
-
-    def submit(self, request_id: str, prompt_tokens: int, output_tokens: int, blocks: tuple[int, ...] = ()) -> Stream:
-        """Queue a request."""
-        loop = asyncio.get_running_loop()
-        self.engine.submit(request_id, prompt_tokens, output_tokens, loop.time(), blocks)
-        stream = self._streams[request_id] = Stream()
-        if self._task is None:
-            self._task = loop.create_task(self._run())
-        self._wake.set()
-        return stream
-
-    def cancel(self, request_id: str) -> bool:
-        """Drop a request; False if it had already got its last token."""
-        stream = self._streams.pop(request_id, None)
-        if stream is None:
-            return False
-        self.engine.cancel(request_id)
-        stream.put_nowait(0)
-        return True
-
-    async def _run(self) -> None:
-        loop = asyncio.get_running_loop()
-        now = loop.time()
-        while True:
-            result = self.engine.step(now)
-            if result is None:
-                ready = self.engine.next_ready()
-                if ready is None:
-                    self._wake.clear()
-                    await self._wake.wait()
-                    now = loop.time()
-                else:
-                    await asyncio.sleep(ready - loop.time())
-                    now = max(now, ready)
-                continue
-            due = now + result.duration_s
-            await asyncio.sleep(due - loop.time())
-            self.prompt_tokens += result.prefilled_tokens
-            for request_id, count in result.tokens.items():
-                if stream := self._streams.get(request_id):
-                    self.generation_tokens += count
-                    stream.put_nowait(count)
-            for request_id, sequence in zip(result.finished, result.ended, strict=True):
-                stream = self._streams.pop(request_id, None)
-                if stream is not None and self.engine.config.prefix_cache:
-                    stream.cached = sequence.cached
-                self.phases.add(sequence)
-            late = loop.time() - due
-            if late > MAX_LATE_S:
-                self.late_s += late
-                now = due + late
-            else:
-                now = due
 
 
 class Simulator:
@@ -129,7 +53,7 @@ class Simulator:
         if path.startswith("/v1") and not self._authorized(scope):
             await _respond(send, 401, b'{"error":"Unauthorized"}')
         elif path in _GENERATE and method == "POST":
-            await self._generate(_GENERATE[path], receive, send)
+            await self._generate(_GENERATE[path], scope, receive, send)
         elif method in ("GET", "HEAD") and (answer := self._page(path)) is not None:
             await _respond(send, 200, *answer)
         elif path in _GENERATE or self._page(path) is not None:
@@ -157,11 +81,20 @@ class Simulator:
 
     def metrics(self) -> str:
         """The state in Prometheus' text format, under vLLM's names."""
-        task = self.engine
-        tokens = (task.prompt_tokens, task.generation_tokens)
-        return render(task.engine.truth(), task.phases, self.finished, self.model, tokens, task.late_s)
+        task, pace = self.engine, self.engine.pace
+        served = Served(
+            model=self.model,
+            block_tokens=self.config.block_tokens,
+            finished=self.finished,
+            prompt_tokens=task.prompt_tokens,
+            generation_tokens=task.generation_tokens,
+            lag_s=pace.lag_s,
+            lost_s=pace.lost_s,
+            saturated=pace.saturated(asyncio.get_running_loop().time()),
+        )
+        return render(task.engine.truth(), task.requests, served)
 
-    async def _generate(self, kind: Kind, receive: Receive, send: Send) -> None:
+    async def _generate(self, kind: Kind, scope: Message, receive: Receive, send: Send) -> None:
         raw = await _read(receive)
         if raw is None:
             return
@@ -174,14 +107,24 @@ class Simulator:
         request_id = ("chatcmpl-" if kind == "chat" else "cmpl-") + uuid.uuid4().hex[:16]
         envelope = Envelope(request, request_id, self.model, int(time.time()))
         first_word = self._random.randrange(len(WORDS))
-        tokens = self.engine.submit(request_id, request.prompt_tokens, request.output_tokens, request.blocks)
+        if request.stream:
+            await send(_start(200, "text/event-stream; charset=utf-8"))
+            deliver = Events(envelope, first_word, scope["extensions"][TRANSPORT]).deliver
+        else:
+            deliver = _nowhere
+        end = self.engine.submit(request_id, request.prompt_tokens, request.output_tokens, deliver, request.blocks)
         watch = asyncio.ensure_future(self._cancel_on_disconnect(request_id, receive))
         try:
-            answer = self._stream if request.stream else self._whole
-            if await answer(request, envelope, first_word, tokens, send):
-                self.finished[request.finish_reason] += 1
-            else:
+            ended = await end
+            if ended is None:
                 self.finished["abort"] += 1
+                return
+            self.finished[request.finish_reason] += 1
+            cached = ended.cached if self.config.prefix_cache else None
+            if request.stream:
+                await self._close_stream(envelope, cached, send)
+            else:
+                await _respond(send, 200, envelope.whole(text_of(first_word, request.output_tokens), cached))
         finally:
             watch.cancel()
             self.engine.cancel(request_id)
@@ -191,38 +134,55 @@ class Simulator:
             pass
         self.engine.cancel(request_id)
 
-    async def _stream(
-        self, request: Generation, envelope: Envelope, first_word: int, tokens: Stream, send: Send
-    ) -> bool:
-        await send(_start(200, "text/event-stream; charset=utf-8"))
-        sent = 0
-        while sent < request.output_tokens:
-            count = await tokens.get()
-            if not count:
-                return False
-            if not sent and request.kind == "chat":
-                await send(_body(envelope.role()))
-            for _ in range(count):
-                sent += 1
-                await send(_body(envelope.token(WORDS[(first_word + sent) % len(WORDS)], sent)))
-        if request.include_usage:
-            await send(_body(envelope.usage(tokens.cached)))
+    async def _close_stream(self, envelope: Envelope, cached: int | None, send: Send) -> None:
+        if envelope.request.include_usage:
+            await send(_body(envelope.usage(cached)))
         await send(_body(b"data: [DONE]\n\n"))
         await send({"type": "http.response.body", "body": b"", "more_body": False})
-        return True
 
-    async def _whole(
-        self, request: Generation, envelope: Envelope, first_word: int, tokens: Stream, send: Send
-    ) -> bool:
-        made = 0
-        while made < request.output_tokens:
-            count = await tokens.get()
-            if not count:
-                return False
-            made += count
-        text = "".join(WORDS[(first_word + number) % len(WORDS)] for number in range(1, made + 1))
-        await _respond(send, 200, envelope.whole(text, tokens.cached))
-        return True
+
+class Events:
+    """Writes a stream's tokens as chunks of HTTP/1.1 straight to its connection. Through ASGI's `send` a token would
+    wake the request's task and pass a queue, which doubles its cost and puts a step's last token milliseconds behind
+    its first. A client that reads slowly makes the connection's buffer grow, by its own answer at most."""
+
+    def __init__(self, envelope: Envelope, first_word: int, transport: asyncio.WriteTransport) -> None:
+        self._envelope, self._transport = envelope, transport
+        self._word, self._sent = first_word, 0
+        self._total = envelope.request.output_tokens
+        self._around = envelope.around()
+
+    def deliver(self, count: int) -> None:
+        if self._transport.is_closing():
+            return  # the client is gone, and the engine will hear of it
+        if self._sent and count == 1 and self._around and self._sent + 1 < self._total:
+            self._sent += 1
+            head, tail, size = self._around
+            word = _WORDS[(self._word + self._sent) % len(_WORDS)]
+            self._transport.write(b"%x\r\n%b%b%b\r\n" % (size + len(word), head, word, tail))
+            return
+        events = [] if self._sent or self._envelope.request.kind != "chat" else [self._envelope.role()]
+        for _ in range(count):
+            self._sent += 1
+            events.append(self._envelope.token(WORDS[(self._word + self._sent) % len(WORDS)], self._sent))
+        self._transport.write(b"".join(b"%x\r\n%b\r\n" % (len(event), event) for event in events))
+
+
+class Http(HttpToolsProtocol):
+    """uvicorn's HTTP/1.1, with the connection itself told to the application."""
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self.scope["extensions"] = {TRANSPORT: self.transport}  # type: ignore[dict-item]
+
+
+def text_of(first_word: int, tokens: int) -> str:
+    """A whole answer of so many tokens."""
+    return "".join(WORDS[(first_word + number) % len(WORDS)] for number in range(1, tokens + 1))
+
+
+def _nowhere(count: int) -> None:
+    """For an answer that is sent whole."""
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -256,6 +216,7 @@ def make_server(simulator: Simulator, *, timeout_keep_alive: int = 5) -> uvicorn
     config = uvicorn.Config(
         simulator,
         loop="asyncio",
+        http=Http,
         lifespan="off",
         ws="none",
         access_log=False,

@@ -80,6 +80,8 @@ class PlainWorkload:
     @property
     def complete(self) -> bool:
         """Is every prompt known?"""
+        if self.trace is not None:
+            return self.trace.complete
         return self.file is None or self.file.complete
 
     @property
@@ -273,7 +275,7 @@ def traced_workload(trace: Replayed) -> PlainWorkload:
             f"{trace.trace.path} does not tell how long each answer is to be", "add --output-len N for those without"
         )
     inputs = None if trace.inputs is None or trace.given else LengthRange(trace.inputs[0], trace.inputs[2])
-    name, outputs = trace.trace.path.name, LengthRange(trace.outputs[0], trace.outputs[2])
+    name, outputs = trace.name, LengthRange(trace.outputs[0], trace.outputs[2])
     return PlainWorkload(
         inputs, outputs, source=name, content_hash=trace.content_hash, notes=trace.notes(), trace=trace
     )

@@ -71,6 +71,15 @@ def test_an_uneven_share_keeps_the_number_of_tokens_and_the_time() -> None:
     assert values == [16] * 5
 
 
+def test_an_uneven_share_is_rounded_for_each_request_by_itself() -> None:
+    uneven = record("a", 0, 100, 180, n=6, events=[(100, None), (140, None), (180, None)])
+    shifted = record("b", 0, 100, 170, n=4, events=[(100, None), (130, None), (170, None)])
+    for others in ([], [uneven], [shifted], [uneven, shifted, uneven]):
+        pooled = metrics.itl(columns([*others, uneven, shifted]))
+        for row, alone in ((len(others), uneven), (len(others) + 1, shifted)):
+            assert [round(x, 6) for x in pooled.values[pooled.rows == row]] == itl_values(alone)
+
+
 def test_several_tokens_in_the_first_event() -> None:
     r = record("a", 0, 100, 110, n=5, events=[(100, 4), (110, 1)], first_tokens=4)
     assert metrics.tpot(columns([r])).tolist() == [10]

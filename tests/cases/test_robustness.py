@@ -101,6 +101,22 @@ def test_r03_a_server_that_is_always_wrong_ends_in_the_preflight(tmp_path: Path)
     assert "answered 404: Not Found" in ran.said
 
 
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (400, {"error": {"message": "max_tokens is too large", "type": "BadRequestError", "code": 400}}),
+        (422, {"detail": [{"loc": ["body", "max_tokens"], "msg": "is too large"}]}),
+        (500, {"message": "is too large"}),
+    ],
+)
+def test_r07_a_refusal_in_the_preflight_is_told_before_any_load(status: int, body: Any, tmp_path: Path) -> None:
+    with ThreadedServer(posts(lambda r: json_reply(body, status))) as server:
+        ran = loadgen("sweep", server.url, *QUICK, output=tmp_path)
+        assert all(not of_the_load(r) for r in server.requests if r.method == "POST")
+    assert ran.code == Exit.TARGET
+    assert f"{server.url}/v1/chat/completions" in ran.said and str(status) in ran.said and "too large" in ran.said
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_r03_a_run_in_which_all_fails_has_a_summary_its_words_once_and_no_success(workers: int, tmp_path: Path) -> None:
     def reply(request: Request) -> Any:
@@ -523,7 +539,9 @@ def test_r17_a_refusal_that_is_no_json_has_words_too(body: str, kind: str, words
     ],
     ids=["another host", "a path", "nowhere"],
 )
-def test_r16_a_redirect_is_told_and_never_followed(status: int, location: str, said: str, make_sender: MakeSender) -> None:
+def test_r16_a_redirect_is_told_and_never_followed(
+    status: int, location: str, said: str, make_sender: MakeSender
+) -> None:
     headers = {"Location": location} if location else {}
     [record, again] = send(make_sender, lambda r: json_reply({}, status, **headers), sends=2)
     for one in (record, again):

@@ -63,12 +63,51 @@ class FakeSender:
             first_token_ns=None, first_content_ns=None, last_token_ns=None, done_ns=done,
             input_tokens=InputTokens(), output_tokens=OutputTokens(), first_event_tokens=None, events=None,
             outcome=outcome, status=self.status, error=self.failure if outcome == "error" else None,
+            session=spec.prompt.session, turn=spec.prompt.turn,
         )  # fmt: skip
 
     def cut(self, outcome: Literal["cut", "cancelled"]) -> None:
         self._cut = outcome
         for scope in self._scopes.values():
             scope.cancel()
+
+
+class Talk:
+    """A conversation of so many turns, whose user thinks for so long before each but the first. It is `cut` after
+    `most` of them."""
+
+    keeps = False
+
+    def __init__(self, session: int, turns: int, think_s: float, most: int | None = None) -> None:
+        self.session, self.turns, self.think_s, self.most = session, turns, think_s, most
+        self.cut = False
+
+    def heard(self, text: str) -> None:
+        raise AssertionError("it does not listen")
+
+    def prompt(self, turn: int) -> Prompt:
+        then = self if turn < self.turns else None
+        return Prompt("x", 10, 5, session=self.session, turn=turn, then=then)
+
+    def next(self, record: Record) -> tuple[int, Prompt] | None:
+        assert record.turn is not None
+        self.cut = record.outcome == "ok" and record.turn == self.most
+        if record.outcome != "ok" or self.cut:
+            return None
+        return round(self.think_s * 1e9), self.prompt(record.turn + 1)
+
+
+def talks(turns: int, think_s: float, most: int | None = None) -> Iterator[Prompt]:
+    return (Talk(number, turns, think_s, most).prompt(1) for number in itertools.count())
+
+
+def by_session(records: list[Record]) -> dict[int, list[Record]]:
+    """The turns of each conversation, in the order they were sent."""
+    found: dict[int, list[Record]] = {}
+    for record in sorted((r for r in records if r.sent_ns is not None), key=lambda r: r.sent_ns or 0):
+        assert record.session is not None
+        found.setdefault(record.session, []).append(record)
+    return found
 
 
 def prompts() -> Iterator[Prompt]:

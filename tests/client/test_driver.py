@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import anyio
@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from loadgen.client.driver import Budget, Control, Progress, StepPlan, run_step, too_many
 from loadgen.errors import Failure
-from loadgen.records import Observation, Record
-from tests.client.fake_sender import FakeSender, clock, prompts
+from loadgen.records import Observation, Prompt, Record
+from tests.client.fake_sender import FakeSender, by_session, clock, prompts, talks
 
 
 def run(
@@ -26,6 +26,7 @@ def run(
     *,
     budget: Callable[[], Budget] = Budget,
     during: Callable[[Control], Any] | None = None,
+    stream: Callable[[], Iterator[Prompt]] = prompts,
     **plan: Any,
 ) -> tuple[Observation, list[Record], FakeSender]:
     """Run one step in virtual time; `during` is an async function that may use the brake."""
@@ -39,7 +40,7 @@ def run(
             if during is not None:
                 group.start_soon(during, control)
             seen = await run_step(
-                sender, prompts(), StepPlan(step=1, concurrency=concurrency, **plan),
+                sender, stream(), StepPlan(step=1, concurrency=concurrency, **plan),
                 on_record=records.append, clock=clock, zero_ns=sender.zero, budget=budget(), control=control,
             )  # fmt: skip
             group.cancel_scope.cancel()
@@ -228,3 +229,66 @@ def test_progress_is_handed_out() -> None:
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
     assert seen[0].phase == "filler"
     assert seen[0].measured_done == seen[0].measured_sent >= 9
+
+
+# --- conversations --------------------------------------------------------------------------------------------------
+
+
+def test_a_slot_plays_a_conversation_turn_by_turn_and_then_the_next() -> None:
+    _, records, sender = run(lambda: FakeSender(lambda n: 1.0), 3, stream=lambda: talks(4, 0.5), requests=40)
+    assert sender.peak <= 3
+    for turns in by_session(records).values():
+        assert [r.turn for r in turns] == [*range(1, len(turns) + 1)]
+        for one, other in itertools.pairwise(turns):
+            assert (other.sent_ns or 0) - one.done_ns == 500_000_000, "think time, to the nanosecond"
+    whole = [turns for turns in by_session(records).values() if len(turns) == 4]
+    assert len(whole) >= 8
+    # A slot has one conversation at a time: the next begins when the last answer of the one before it is complete.
+    starts = {turns[0].sent_ns for session, turns in by_session(records).items() if session >= 3}
+    assert starts <= {turns[-1].done_ns for turns in whole}
+
+
+def test_who_thinks_is_not_in_flight() -> None:
+    seen, _, _ = run(lambda: FakeSender(lambda n: 1.0), 10, stream=lambda: talks(1000, 3.0), requests=400, warmup=40)
+    assert seen.window is not None
+    mean = seen.in_flight_integral_ns / (seen.window.end_ns - seen.window.start_ns)
+    assert mean == pytest.approx(10 * 1.0 / (1.0 + 3.0), rel=0.02)
+
+
+def test_a_failed_turn_ends_its_conversation_and_the_slot_begins_another() -> None:
+    _, records, _ = run(
+        lambda: FakeSender(lambda n: 1.0, lambda n: "error" if n % 5 == 4 else "ok"), 1, stream=lambda: talks(3, 0.1),
+        requests=30, max_error_rate=1.0,
+    )  # fmt: skip
+    for turns in by_session(records).values():
+        assert all(r.outcome == "ok" for r in turns[:-1])
+    assert any(len(turns) < 3 and turns[-1].outcome == "error" for turns in by_session(records).values())
+
+
+def test_the_last_turn_before_the_context_is_full_says_so() -> None:
+    _, records, _ = run(lambda: FakeSender(lambda n: 1.0), 2, stream=lambda: talks(9, 0.0, most=4), requests=40)
+    assert all((r.turn == 4) == ("context_cut" in r.flags) for r in records)
+    assert any("context_cut" in r.flags for r in records)
+
+
+def test_a_step_ends_though_users_think_for_hours() -> None:
+    seen, _, sender = run(lambda: FakeSender(lambda n: 1.0), 4, stream=lambda: talks(9, 7200.0), requests=4, warmup=0)
+    assert seen.ended == "complete"
+    assert sender.sent == 4
+
+
+def test_thinkers_do_not_outlast_a_budget_of_time_or_an_interruption() -> None:
+    seen, _, _ = run(
+        lambda: FakeSender(lambda n: 1.0), 4, stream=lambda: talks(9, 7200.0), requests=40,
+        budget=lambda: Budget(deadline=anyio.current_time() + 60),
+    )  # fmt: skip
+    assert (seen.ended, seen.detail) == ("budget", "time")
+
+    async def interrupt(control: Control) -> None:
+        await anyio.sleep(30)
+        control.drain()
+
+    seen, _, _ = run(
+        lambda: FakeSender(lambda n: 1.0), 4, stream=lambda: talks(9, 7200.0), requests=40, during=interrupt
+    )
+    assert seen.ended == "interrupted"

@@ -155,8 +155,7 @@ def record_faults(run: Run, record: Record, arm: str, refused: bool) -> list[str
 
 
 def untimely(faults: list[str]) -> bool:
-    """Is all that is wrong that something took too long? That may be the machine: a script of that kind is played once
-    more, alone."""
+    """Is all that is wrong that something took too long? That may be the machine: such a script is played again."""
     return all("timeout" in fault.split(", not")[0] or "stayed empty" in fault for fault in faults)
 
 
@@ -182,10 +181,11 @@ async def play_all(seeds: list[int], arm: str) -> dict[int, list[str]]:
     gc.collect()
     before = descriptors()
     await asyncio.gather(*map(one, seeds))
-    for seed, faults in list(found.items()):
-        if untimely(faults):
-            del found[seed]
-            await one(seed)
+    for _ in range(3):
+        for seed, faults in list(found.items()):
+            if untimely(faults):
+                del found[seed]
+                await one(seed)
     await asyncio.sleep(0.05)
     gc.collect()
     if lost:

@@ -23,7 +23,7 @@ from loadgen.errors import Failure
 from loadgen.log.columns import columns
 from loadgen.records import Observation, Prompt, Record, RequestSpec, Slo
 from loadgen.workload.arrivals import Arrivals, Schedule
-from tests.client.fake_sender import FakeSender, clock, prompts
+from tests.client.fake_sender import FakeSender, by_session, clock, prompts, talks
 
 CONSTANT = Arrivals("constant")
 POISSON = Arrivals("poisson")
@@ -39,6 +39,7 @@ def run(
     during: Callable[[Control], Any] | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     workers: tuple[int, int] = (0, 1),
+    stream: Callable[[], Iterator[Prompt]] = prompts,
     **plan: Any,
 ) -> tuple[Observation, list[Record], FakeSender]:
     """Run one step in virtual time; `during` is an async function that may use the brake."""
@@ -52,7 +53,7 @@ def run(
             if during is not None:
                 group.start_soon(during, control)
             seen = await run_open_step(
-                sender, prompts(), StepPlan(step=1, concurrency=0, rate=rate, **plan),
+                sender, stream(), StepPlan(step=1, concurrency=0, rate=rate, **plan),
                 Schedule(arrivals, rate, seed, worker=workers[0], workers=workers[1]),
                 on_record=records.append, clock=clock, zero_ns=sender.zero, budget=budget(), control=control,
                 on_progress=on_progress,
@@ -338,3 +339,85 @@ def test_requests_are_made_ahead_of_their_time() -> None:
 
     run(lambda: Watched(lambda n: 0.5), 50.0, arrivals=POISSON)
     assert np.allclose(ahead, LEAD_NS / 1e9, atol=1e-6)
+
+
+# --- conversations --------------------------------------------------------------------------------------------------
+
+
+def test_conversations_arrive_by_the_schedule_and_their_turns_when_they_are_due() -> None:
+    _, records, _ = run(lambda: FakeSender(lambda n: 1.0), 2.0, arrivals=POISSON, stream=lambda: talks(4, 2.5))
+    talked = by_session(records)
+    assert len(talked) > 20
+    firsts = [talked[number][0] for number in range(len(talked))]
+    assert [r.scheduled_ns for r in firsts] == due(2.0, len(firsts), POISSON)
+    for turns in talked.values():
+        assert [r.turn for r in turns] == [*range(1, len(turns) + 1)]
+        for one, other in itertools.pairwise(turns):
+            assert other.scheduled_ns - one.done_ns == 2_500_000_000
+            assert other.sent_ns == other.scheduled_ns, "at its time"
+
+
+@given(
+    rate=st.floats(0.5, 20),
+    seconds=st.floats(0.001, 2.0),
+    think_s=st.sampled_from([0.0, 0.001, 0.04, 0.3, 5.0]),
+    seed=st.integers(0, 5),
+    cap=st.none() | st.integers(1, 20),
+    requests=st.integers(1, 100),
+)
+@settings(max_examples=40, deadline=None)
+def test_the_integral_and_the_sample_are_those_of_the_records_of_conversations(
+    rate: float, seconds: float, think_s: float, seed: int, cap: int | None, requests: int
+) -> None:
+    rng = random.Random(seed)
+    seen, records, _ = run(
+        lambda: FakeSender(lambda n: rng.expovariate(1 / seconds)), rate, arrivals=POISSON, seed=seed,
+        stream=lambda: talks(3, think_s), max_in_flight=cap, requests=requests, warmup=3,
+    )  # fmt: skip
+    assert seen.window is not None
+    window = seen.window
+    spans = [(r.sent_ns, r.done_ns) for r in records if r.sent_ns is not None]
+    area = sum(max(0, min(b, window.end_ns) - max(a, window.start_ns)) for a, b in spans)
+    assert seen.in_flight_integral_ns == pytest.approx(area, rel=1e-9, abs=10)
+    assert cap is None or seen.in_flight_peak <= cap
+    measured = [r for r in records if r.phase == "measured"]
+    assert len(measured) == requests
+    assert all((r.sent_ns or r.scheduled_ns) >= window.start_ns for r in measured)
+    if cap is None:
+        assert (seen.held_back, seen.not_dispatched) == (0, 0)
+
+
+def test_a_limit_in_flight_holds_turns_back_too() -> None:
+    seen, records, sender = run(
+        lambda: FakeSender(lambda n: 1.0), 4.0, stream=lambda: talks(3, 0.0), max_in_flight=2, requests=20
+    )
+    assert sender.peak == 2
+    assert seen.held_back + seen.not_dispatched > 0
+    assert any((r.turn or 0) > 1 for r in records)
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("at_ms", [[0, 10, 10, 500, 4000], [0], [0] * 7, list(range(0, 300, 7))], ids=len)
+def test_arrivals_that_end_are_all_measured_and_close_the_window_at_their_end(at_ms: list[int], workers: int) -> None:
+    end_ns = (at_ms[-1] + 100) * 1_000_000
+    sent: list[int] = []
+    for worker in range(workers):
+        mine = at_ms[worker::workers]
+        records: list[Record] = []
+
+        async def main(mine: list[int] = mine, records: list[Record] = records) -> Observation:
+            sender = FakeSender(lambda spec: 2.0)
+            plan = StepPlan(step=1, concurrency=0, enough=lambda p: False, warmup=0, requests=len(mine), rate=10.0)
+            return await run_open_step(
+                sender, itertools.islice(prompts(), len(mine)), plan, iter([at * 1_000_000 for at in mine]),
+                on_record=records.append, clock=clock, zero_ns=sender.zero, end_ns=end_ns,
+            )  # fmt: skip
+
+        seen = trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+        assert seen.ended == "complete" and seen.not_dispatched == seen.held_back == 0
+        assert [r.phase for r in records] == ["measured"] * len(mine)
+        assert all(r.outcome == "ok" for r in records)
+        if mine:
+            assert seen.window is not None and seen.window.end_ns == LEAD_NS + end_ns
+        sent += [r.scheduled_ns - LEAD_NS for r in records]
+    assert sorted(sent) == [at * 1_000_000 for at in at_ms]

@@ -64,7 +64,7 @@ def two_requests(answer: tuple[int, str, bytes], stray: bytes, late: bool, acces
 @pytest.mark.parametrize("late", [False, True], ids=["in one read", "later"])
 @pytest.mark.parametrize("stray", STRAYS)
 @pytest.mark.parametrize("answer", ANSWERS)
-def test_it_answers_nothing(answer: str, stray: str, late: bool, arm: str) -> None:
+def test_l30_it_answers_nothing(answer: str, stray: str, late: bool, arm: str) -> None:
     records = two_requests(ANSWERS[answer], STRAYS[stray], late, ARMS[arm])
     if (stray, late, arm) == ("half an answer", False, "httpx"):  # which keeps it, and joins the next answer to it
         assert (records.pop().outcome) == "error"

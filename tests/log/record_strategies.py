@@ -89,7 +89,7 @@ any_record = st.builds(
     last_token_ns=st.none() | ns,
     done_ns=ns,
     input_tokens=st.builds(InputTokens, count, count, count, count),
-    output_tokens=st.builds(OutputTokens, count, count, st.none() | st.sampled_from(TOKEN_SOURCES)),
+    output_tokens=st.builds(OutputTokens, count, count, st.none() | st.sampled_from(TOKEN_SOURCES), st.integers(1, 8)),
     first_event_tokens=st.none() | st.integers(1, 100),
     events=st.none() | events(),
     outcome=st.sampled_from(OUTCOMES),
@@ -104,6 +104,9 @@ any_record = st.builds(
     sent_bound_us=st.none() | st.integers(21, 10**9),
     model=st.none() | text,
     source_id=st.none() | text,
+    session=st.none() | st.integers(0, 10**9),
+    turn=st.integers(1, 10**6),
+    shared=st.none() | st.tuples(st.integers(0, 10**6), st.integers(0, 10**6)),
     attempts=st.lists(st.builds(Attempt, st.none() | ns, st.none() | st.integers(100, 599), count), max_size=3).map(
         tuple
     ),

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import tracemalloc
 from dataclasses import fields, replace
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -81,6 +82,23 @@ def test_where_is_the_columns_of_the_chosen(chosen: list[tuple[Record, bool]]) -
     c = columns(r for r, _ in chosen)
     kept = c.where(np.array([keep for _, keep in chosen], dtype=bool))
     assert same(kept, columns(r for r, keep in chosen if keep))
+
+
+@settings(deadline=None)
+@given(st.lists(any_record, max_size=6), st.randoms(use_true_random=False), st.integers(1, 8))
+def test_parts_hold_every_row_once_in_the_order_given(records: list[Record], chance: Random, events: int) -> None:
+    order = list(range(len(records)))
+    chance.shuffle(order)
+    c = columns(records)
+    at = 0
+    for part in c.parts(np.array(order, dtype=np.int64), events=events):
+        rows = order[at : at + len(part)]
+        assert same(part, c.at(np.array(rows)))
+        assert part.ids == [records[i].id for i in rows]
+        first = 1 + int(part.event_offsets[1])
+        assert len(part) + len(part.event_ns) <= events + first
+        at += len(part)
+    assert at == len(order)
 
 
 def test_no_records() -> None:

@@ -63,8 +63,12 @@ def test_every_key_of_ours_has_its_unit_and_the_others_are_in_the_table() -> Non
         "retries",
         "by_model",
         "by_peer",
+        "by_turn",
+        "cache",
+        "sessions",
         "bursts",
         "server",
+        "unsteady",
     }
     for key, value in step.items():
         assert key in UNITS or key.endswith(units) or key in bare, (key, value)

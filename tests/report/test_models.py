@@ -67,6 +67,6 @@ def test_the_table_fits_and_holds_no_control_characters(names: tuple[str, ...], 
 def test_the_figures_in_json_have_the_steps_own_keys() -> None:
     one = parts_object(summary_of(named("base", "lora")).by_model)["lora"]
     assert list(one) == [
-        *("sent", "completed", "failed", "output_throughput"),
+        *("sent", "completed", "failed", "output_throughput", "cached_share"),
         *("median_ttft_ms", "p95_ttft_ms", "median_tpot_ms", "p95_tpot_ms", "not_established"),
     ]

@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from benchmarks.virtual import Inline
 from loadgen.client.driver import Progress
 from loadgen.log.columns import ColumnBuilder
 from loadgen.records import InputTokens, LevelResult, OutputTokens, Record, Verdict
 from loadgen.runner.looks import Looks
-from loadgen.search.effort import step_rule
+from loadgen.search.effort import rate_rule, step_rule
 from loadgen.slo import parse_slo
 
 CONCURRENCY = 8
@@ -94,3 +95,28 @@ def test_a_decided_look_outweighs_an_undecided_end(limit: str, final: Verdict, s
 def test_an_undecided_step_stays_undecided() -> None:
     _, looks = closed_after(("tpot_p95=50ms",), 100.0, (10.0, 90.0))
     assert looks.settle(LEVEL) == LEVEL
+
+
+@pytest.mark.parametrize(("rate", "grew"), [(0.8, False), (1.3, True)])
+@pytest.mark.parametrize("slo", [(), ("ttft_p95=1000s",)], ids=["no objective", "an objective that holds"])
+def test_an_open_loop_that_does_not_keep_up_is_ended_early(rate: float, grew: bool, slo: tuple[str, ...]) -> None:
+    """A server that answers exactly 25 requests a second; arrivals at a share of that, for at most 2,000 of them."""
+    rule = rate_rule(step_rule("normal", parse_slo(slo)))
+    rows = ColumnBuilder(ids=False)
+    looks = Looks(rule, parse_slo(slo), 0, rows, 1.0, Inline(), rising=True)
+    progress = Progress(1, 0, rate=rate, phase="measured", opened_ns=0)
+    closed = None
+    for i in range(2000):
+        progress.now_ns = round((i + 1) * max(1.0, 1 / rate) * 4e7)  # when the i-th is done
+        progress.measured_sent = max(i + 1, int(progress.now_ns * rate / 4e7))
+        progress.measured_done, progress.in_flight = i + 1, progress.measured_sent - i - 1
+        rows.add(record(i, 100.0, 10.0))
+        if looks.enough(progress):
+            closed = i + 1
+            break
+    assert looks.grew == grew
+    assert (closed is not None and closed < 500) if grew else (closed is None) == (not slo)
+    if closed is not None and not grew:
+        assert closed >= 1000  # an objective that holds early proves no rate
+    verdict = looks.settle(replace(LEVEL, verdict="measured", broke=())).verdict
+    assert verdict == ("fail" if grew else "pass")

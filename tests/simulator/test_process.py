@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -12,7 +13,8 @@ import pytest
 
 from loadgen.errors import TargetError
 from loadgen.simulator.engine import EngineConfig
-from loadgen.simulator.process import SimulatorProcess
+from loadgen.simulator.process import SimulatorProcess, told_lag
+from loadgen.simulator.server import Simulator
 
 ROOT = Path(__file__).parent.parent.parent
 PARENT = """
@@ -68,3 +70,25 @@ def test_a_server_that_does_not_start_is_told() -> None:
     with pytest.raises(TargetError, match="did not start"):
         simulator.start()
     assert simulator.pid is None
+
+
+@pytest.mark.parametrize(("busy_ms", "told"), [(0, False), (70, True)])
+def test_a_server_that_cannot_keep_up_says_so(busy_ms: int, told: bool) -> None:
+    """Each of ten 10 ms steps finds the loop busy for so long. A machine may be busy by itself, but not every time."""
+    config = EngineConfig(step_ms=10, decode_ms=0, prefill_ms=0, overhead_ms=0, noise_sigma=0)
+
+    async def serve() -> str | None:
+        simulator = Simulator(config)
+        await simulator.engine.submit("a", 1, 10, lambda count: time.sleep(busy_ms / 1e3))
+        return told_lag(simulator.metrics())
+
+    notes = [asyncio.run(serve()) for _ in range(1 if told else 5)]
+    assert any((note is not None) == told for note in notes)
+    assert not told or "fell behind its engine" in str(notes[0])
+
+
+def test_a_running_server_is_asked_for_its_lag_and_a_dead_one_is_silent() -> None:
+    simulator = SimulatorProcess()
+    with simulator:
+        assert "fell behind" in (simulator.lag_note() or "fell behind")
+    assert simulator.lag_note() is None

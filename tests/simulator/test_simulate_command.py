@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import re
 import signal
@@ -55,11 +56,19 @@ def test_it_tells_its_address_and_capacity_and_serves_until_stopped(how: signal.
         (["--port", "70000"], "port"),
         (["--step-ms", "-3"], "step_ms must be at least 0"),
         (["--preset", "abacus"], "h100-llama-3.1-8b"),
-        (["--kv-bytes", "1"], "--preset"),
-        (["--preset", "l4-qwen2.5-7b", "--tensor-parallel", "0"], "tensor_parallel must be at least 1"),
-        (["--preset", "l4-qwen2.5-7b", "--kv-bytes", "nan"], "kv_bytes must be above 0"),
+        (["--kv-bits", "8"], "--preset"),
+        (["--gpu", "h100"], "add --model"),
+        (["--model", "qwen3-8b", "--gpu", "abacus"], "there is no GPU abacus"),
+        (["--model", "qwen3-8b", "--preset", "l4-qwen2.5-7b"], "given twice"),
+        (["--preset", "l4-qwen2.5-7b", "--tensor-parallel", "0"], "at least 1"),
+        (["--preset", "l4-qwen2.5-7b", "--kv-bits", "nan"], "KV elements of nan bits"),
+        (["--levels", "1,2"], "--truth"),
+        (["--truth", "--levels", "1", "--rates", "2"], "exclude each other"),
+        (["--truth", "--rates", "2,1"], "rising"),
+        (["--truth", "--slo", "ttft"], "has no limit"),
+        (["--truth", "--input-len", "40000"], "exceed what this engine holds"),
         (["--preset", "h100-llama-3.1-8b", "--step-ms", "3"], "leave out --step-ms"),
-        (["--preset", "l4-qwen2.5-7b", "--weight-bytes", "4"], "does not fit on 1 x L4"),
+        (["--preset", "l4-qwen2.5-7b", "--weight-bits", "32"], "does not fit on 1 x l4"),
         (["--kv", "contiguous", "--kv-blocks", "8"], "holds no reservation"),
     ],
 )
@@ -75,8 +84,9 @@ def test_every_switch_of_the_engine_has_its_flag() -> None:
     flags = {param.name for param in simulate.params}
     fields = {field.name for field in dataclasses.fields(EngineConfig)} - {"machine"}
     assert fields <= flags
-    machine = {"tensor_parallel", "weight_bytes", "kv_bytes", "tiled_attention"}
-    assert flags - fields - machine == {"host", "port", "api_key", "timeout_keep_alive", "preset"}
+    machine = {"preset", "model", "gpu", "tp", "weight_bits", "kv_bits", "tiled_attention", "list_presets"}
+    truth = {"truth", "levels", "rates", "slo", "input_len", "output_len", "requests", "replications", "as_json"}
+    assert flags - fields - machine - truth == {"host", "port", "api_key", "timeout_keep_alive"}
 
 
 def test_help_states_the_defaults_that_hold() -> None:
@@ -85,7 +95,8 @@ def test_help_states_the_defaults_that_hold() -> None:
     numbers = {
         param.name: re.search(r"\[default: ([\d.]+)", getattr(param, "help", "") or "") for param in simulate.params
     }
-    told = {name: float(match[1]) for name, match in numbers.items() if match and name != "port"}
+    fields = {field.name for field in dataclasses.fields(EngineConfig)}
+    told = {name: float(match[1]) for name, match in numbers.items() if match and name in fields}
     assert len(told) >= 20
     assert told == {name: getattr(EngineConfig(), str(name)) for name in told}
 
@@ -93,9 +104,50 @@ def test_help_states_the_defaults_that_hold() -> None:
 def test_flags_change_the_preset_that_they_stand_beside() -> None:
     from loadgen.cli.simulate import _config
 
-    config = _config("h100-llama-3.1-8b", {"tensor_parallel": 2, "speculate": 3, "prefix_cache": False})
-    assert config.machine is not None and config.machine.tensor_parallel == 2
+    named = {"preset": "h100-llama-3.1-8b", "model": None, "gpu": None}
+    config = _config(named, {"tp": 2, "speculate": 3, "prefix_cache": False})
+    assert config.machine is not None and config.machine.on.tensor_parallel == 2
     assert config == replace(PRESETS["h100-llama-3.1-8b"], machine=config.machine, speculate=3, prefix_cache=False)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_model_and_an_accelerator_are_the_preset_of_that_name(name: str) -> None:
+    from loadgen.cli.simulate import _config
+
+    config = PRESETS[name]
+    assert config.machine is not None
+    on, model = config.machine.on, config.machine.model
+    named = {"preset": None, "model": model.name, "gpu": on.gpu.name}
+    changes = {"tp": on.tensor_parallel, "kv_bits": on.kv_bits}
+    found = _config(named, changes if on.kv_bits == 16 else {**changes, "weight_bits": 8})
+    assert (found.blocks, found.max_batched_tokens) == (config.blocks, config.max_batched_tokens)
+
+
+def test_presets_are_listed() -> None:
+    done = subprocess.run([*COMMAND, "--list-presets"], capture_output=True, text=True, cwd=ROOT, timeout=20)
+    assert done.returncode == 0
+    assert [line.split()[0] for line in done.stdout.splitlines()] == list(PRESETS)
+
+
+def test_the_truth_is_told_without_serving(tmp_path: Path) -> None:
+    """One in flight: TTFT = overhead + step + prefill, TPOT = step + decode; beyond the batch, requests queue."""
+    asked = [*COMMAND, "--truth", "--levels", "1,16,24", "--input-len", "64", "--output-len", "24-40"]
+    asked += ["--slo", "ttft_p95=200ms", "--slo", "tpot=1ms", "--noise-sigma", "0", "--requests", "200"]
+    asked += ["--replications", "3", "--json"]
+    where = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+    done = subprocess.run(asked, capture_output=True, text=True, cwd=ROOT, timeout=60, env=where)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    alone, full, more = found["levels"]
+    assert alone["ttft_p50_ms"]["value"] == pytest.approx(22 + 12 + 64 * 0.085)
+    assert alone["tpot_p99_ms"]["value"] == pytest.approx(12.2)
+    assert full["ttft_p95_ms"]["value"] < 200 < more["ttft_p95_ms"]["value"]
+    most = found["saturated_output_throughput"]
+    assert most["value"] == pytest.approx(capacity(EngineConfig(), 64, 32), rel=0.02) and 0 < most["error"] < 20
+    assert 16 < found["crossings"]["ttft_p95 200 ms"]["load"] < 24
+    assert found["crossings"]["tpot 1 ms"]["holds"] == "never"
+    table = subprocess.run(asked[:-1], capture_output=True, text=True, cwd=ROOT, timeout=60, env=where)
+    assert table.returncode == 0 and "ttft_p95 200 ms  holds up to" in table.stdout
 
 
 def test_a_port_in_use_is_one_sentence_and_exit_2() -> None:

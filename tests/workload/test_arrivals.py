@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy import special, stats
 
 from loadgen.errors import UsageError
-from loadgen.workload.arrivals import BLOCK, Arrivals, Schedule, parse_arrivals
+from loadgen.workload.arrivals import BLOCK, Arrivals, Profile, Schedule, Stage, parse_arrivals
 
 PROCESSES = [
     Arrivals("constant"),
@@ -18,7 +18,11 @@ PROCESSES = [
     Arrivals("gamma", 0.25),
     Arrivals("gamma", 4.0),
     Arrivals("weibull", 0.7),
+    Arrivals("poisson", stages=(Stage(1, 20, 60), Stage(5, 5, 30), Stage(0, 0, 10), Stage(40, 10, 20))),
+    Arrivals("gamma", 0.5, (Stage(0, 30, 15),)),
 ]
+STEADY = [process for process in PROCESSES if not process.stages]
+steady = st.sampled_from(STEADY)
 processes = st.sampled_from(PROCESSES)
 
 
@@ -34,6 +38,13 @@ def offsets(schedule: Schedule, n: int) -> list[int]:
         ("gamma:0.5", Arrivals("gamma", 0.5)),
         (" weibull : 2 ", Arrivals("weibull", 2.0)),
         ("gamma:1e-1", Arrivals("gamma", 0.1)),
+        ("gamma:0.123456789", Arrivals("gamma", 0.123456789)),
+        ("ramp:1-20:60s", Arrivals(stages=(Stage(1, 20, 60),))),
+        (
+            "stages:5@60s, 20@2m, 20-1.5@500ms",
+            Arrivals(stages=(Stage(5, 5, 60), Stage(20, 20, 120), Stage(20, 1.5, 0.5))),
+        ),
+        ("ramp:0-20:1h/gamma:0.5", Arrivals("gamma", 0.5, (Stage(0, 20, 3600),))),
     ],
 )
 def test_processes_are_read_and_written(text: str, arrivals: Arrivals) -> None:
@@ -80,14 +91,14 @@ def test_waiting_is_to_the_absolute_time(arrivals: Arrivals, rate: float, sent: 
     assert wait == due - elapsed if elapsed < due else wait == 0
 
 
-@given(processes, st.integers())
+@given(steady, st.integers())
 @settings(max_examples=20, deadline=None)
 def test_another_rate_is_the_same_pattern_stretched(arrivals: Arrivals, seed: int) -> None:
     slow, fast = (offsets(Schedule(arrivals, rate, seed), 1500) for rate in (5.0, 50.0))
     assert all(abs(s - 10 * f) <= 10 for s, f in zip(slow, fast, strict=True))
 
 
-@pytest.mark.parametrize("arrivals", PROCESSES, ids=str)
+@pytest.mark.parametrize("arrivals", STEADY, ids=str)
 @pytest.mark.parametrize("seed", range(5))
 def test_the_rate_offered_is_the_rate_asked_for(arrivals: Arrivals, seed: int) -> None:
     rate = 500.0
@@ -123,3 +134,55 @@ def test_counts_scatter_as_poisson_counts_do_on_the_scale_of_a_queue() -> None:
     at = np.array(offsets(Schedule(Arrivals(), 100.0, 11), 50_000)) / 1e9
     counts = np.histogram(at, np.arange(0, 490, 0.2))[0]  # 20 a slice
     assert counts.var() / counts.mean() == pytest.approx(1.0, abs=0.12)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["ramp:", "ramp:5:60s", "ramp:1-20", "ramp:1-20:0s", "ramp:5-0:60s", "ramp:1-1e9:60s", "ramp:1-20:60s/", "stages:",
+     "stages:5", "stages:5@60s,", "stages:5@60s/ramp:1-2:3s", "stages:0@10s", "ramp:1-999999999:60s", "ramp:-1-5:1s",
+     "stages:nan@1s"],
+)  # fmt: skip
+def test_a_profile_that_says_no_rates_is_refused(text: str) -> None:
+    with pytest.raises(UsageError) as told:
+        parse_arrivals(text)
+    assert told.value.remedy
+
+
+rates = st.floats(0, 500)
+stages = st.lists(st.builds(Stage, rates, rates, st.floats(0.01, 600)), max_size=6).map(
+    lambda found: (*found, Stage(1.0, 5.0, 10.0))
+)
+
+
+@given(stages, st.lists(st.floats(0, 1), min_size=1, max_size=20))
+@settings(deadline=None)
+def test_the_time_of_a_profile_is_the_inverse_of_its_rates_integral(
+    found: tuple[Stage, ...], shares: list[float]
+) -> None:
+    profile = Profile(found)
+    total = profile.rate * profile.seconds
+    for share in shares:
+        at, expected, start = profile.time_of(share * total), 0.0, 0.0
+        for stage in found:  # the integral of the rate until then, by its trapezoids
+            inside = min(max(at - start, 0.0), stage.seconds)
+            there = stage.first + (stage.last - stage.first) * inside / stage.seconds
+            expected += (stage.first + there) / 2 * inside
+            start += stage.seconds
+        assert expected == pytest.approx(share * total, rel=1e-6, abs=1e-6)
+    assert profile.time_of(total) == pytest.approx(profile.seconds, rel=1e-6)
+    assert profile.time_of(total + 50) == pytest.approx(profile.seconds + 10, rel=1e-6), "it goes on at 5/s"
+
+
+def test_constant_arrivals_of_stages_are_where_a_ruler_puts_them() -> None:
+    process = parse_arrivals("stages:2@1s,0@3s,4@1s/constant")
+    assert [at / 1e9 for at in offsets(Schedule(process, 1.0, 0), 7)] == [0, 0.5, 4.0, 4.25, 4.5, 4.75, 5.0]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_ramp_offers_the_rate_of_each_of_its_moments(seed: int) -> None:
+    process = parse_arrivals("ramp:100-900:20s")
+    at = np.array(offsets(Schedule(process, 1.0, seed), 10_000)) / 1e9
+    counts = np.histogram(at, np.arange(0, 21, 4.0))[0]
+    asked = [100 * 4 + 40 * ((t + 4) ** 2 - t**2) / 2 for t in range(0, 20, 4)]
+    assert sum(counts) == pytest.approx(10_000, rel=0.01)
+    assert all(abs(n - m) < 4.5 * math.sqrt(m) for n, m in zip(counts, asked, strict=True))

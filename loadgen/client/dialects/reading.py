@@ -133,17 +133,22 @@ def _output(delta: Mapping[str, Any], piece: Piece) -> Iterator[tuple[bool, str]
     noted as ignored."""
     for key in ("reasoning_content", "reasoning"):
         if value := delta.get(key):
-            yield from _texts(value, False, piece)
+            if isinstance(value, str):
+                yield False, value
+            else:
+                yield from _odd_texts(value, False, piece)
             break  # the same text under both names, for old clients and new
     for key in ("content", "text", "refusal"):
         if value := delta.get(key):
-            yield from _texts(value, True, piece)
+            if isinstance(value, str):
+                yield True, value
+            else:
+                yield from _odd_texts(value, True, piece)
 
 
-def _texts(value: Any, content: bool, piece: Piece) -> Iterator[tuple[bool, str]]:
-    if isinstance(value, str):
-        yield content, value
-    elif isinstance(value, list | dict):
+def _odd_texts(value: Any, content: bool, piece: Piece) -> Iterator[tuple[bool, str]]:
+    """Parts, or one part."""
+    if isinstance(value, list | dict):
         yield from parts_of(value if isinstance(value, list) else [value], content)
     else:
         piece.ignored = True

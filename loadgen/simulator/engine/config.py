@@ -88,7 +88,7 @@ class EngineConfig:
         on = replace(
             self.machine.on,
             block=self.block_tokens,
-            batch_tokens=self.max_batched_tokens or self.max_prefill_tokens,
+            batch_tokens=min(self.max_batched_tokens or self.max_prefill_tokens, self.max_batch * self.context_length),
             max_sequences=self.max_batch,
         )
         blocks = cache(self.machine.model, on).blocks

@@ -69,6 +69,7 @@ class Core:
         self._rows: Ints = np.zeros((6, min(config.max_batch, 64)), np.int64)
         self._ones: Ints = np.ones_like(self._rows[0])  # what most steps count: never written to
         self._ones.flags.writeable = False
+        self.kept: dict[int, Sequence | None] = {}  # these keep their memory when they leave, until they are let go
         self._n = 0  # columns in use
         self._over = 0  # of these, finished and still to leave
         self._steps = self._prompt_tokens = self._generated = self._preemptions = 0
@@ -321,8 +322,17 @@ class Core:
         sequence.held = int(self._rows[ROOM, column]) // self.memory.block_tokens
         if sequence.blocks:
             self.memory.computed(sequence, int(self._rows[KV, column]))
-        self.memory.release(sequence)
+        if self.kept and sequence.handle in self.kept:
+            self.kept[sequence.handle] = sequence
+        else:
+            self.memory.release(sequence)
         return sequence
+
+    def let_go(self, handle: int) -> None:
+        """Free the memory of one that was kept, or see that it will be when it leaves."""
+        sequence = self.kept.pop(handle, None)
+        if sequence is not None:
+            self.memory.release(sequence)
 
     def truth(self) -> EngineTruth:
         """What is so between two steps, and the counts since the start."""
@@ -343,6 +353,7 @@ class Core:
             preemptions=self._preemptions,
             prefix_queries=memory.queries,
             prefix_hits=memory.hits,
+            drafts=speculation.drafts if speculation else 0,
             draft_tokens=speculation.drafted if speculation else 0,
             accepted_tokens=speculation.accepted_tokens if speculation else 0,
         )

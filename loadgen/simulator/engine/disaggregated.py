@@ -2,13 +2,14 @@
 token; its KV crosses a link; the rest is decoded in the other. Neither delays the other's steps.
 
 Both pools are the configured engine, each with accelerators of its own. The link carries one prompt's KV after the
-other: latency + bytes / bandwidth. The prefill pool's blocks are free as soon as the prompt is computed. A sequence
-that the decode pool preempts is computed again there.
+other: latency + bytes / bandwidth. Until its KV has left, a prompt keeps its blocks in the prefill pool. A sequence that
+the decode pool preempts is computed again there.
 """
 
 from __future__ import annotations
 
 import math
+from collections import deque
 from dataclasses import replace
 
 from .config import EngineConfig
@@ -28,6 +29,8 @@ class Disaggregated:
         self._pending: list[Step | None] = [None, None]
         self._ended_s = [-math.inf, -math.inf]  # the end of each pool's last step
         self._moving: dict[int, Sequence] = {}  # in the prefill pool, as they were submitted
+        self._leaving: deque[tuple[float, int]] = deque()  # whose KV crosses, and until when
+        self._short = False  # a prompt waits for memory that a transfer will free
         self._link_free_s = -math.inf
         machine = config.machine
         each = machine.kv_token_bytes if machine else KV_TOKEN_BYTES
@@ -52,12 +55,18 @@ class Disaggregated:
 
     def cancel(self, handle: int) -> bool:
         moving = self._moving.pop(handle, None) is not None
+        self.pools[0].let_go(handle)
         return self.pools[0].cancel(handle) or self.pools[1].cancel(handle) or moving
 
     def next_ready(self) -> float | None:
         times = []
         for pool, pending in zip(self.pools, self._pending, strict=True):
-            ready = pool.next_ready() if pending is None else pending.start_s + pending.duration_s
+            if pending is not None:
+                ready: float | None = pending.start_s + pending.duration_s
+            elif pool is self.pools[0] and self._short and self._leaving:
+                ready = self._leaving[0][0]
+            else:
+                ready = pool.next_ready()
             if ready is not None:
                 times.append(ready)
         return min(times, default=None)
@@ -71,8 +80,9 @@ class Disaggregated:
         for number, pool in enumerate(self.pools):
             if self._pending[number] is None:
                 ready = pool.next_ready()
-                start = now if ready is None else max(ready, self._ended_s[number])
-                self._pending[number] = pool.step(min(start, now))  # idle, it lets go of what it has finished
+                start = now if ready is None else min(now, max(ready, self._ended_s[number]))
+                # Idle, a pool lets go of what it has finished.
+                self._pending[number] = pool.step(start) if number else self._prefill(start, now)
         ends = [math.inf if step is None else step.start_s + step.duration_s for step in self._pending]
         first = ends.index(min(ends))
         step, end = self._pending[first], ends[first]
@@ -84,6 +94,19 @@ class Disaggregated:
         else:
             ended = step.ended
         return replace(step, start_s=now, duration_s=max(0.0, end - now), ended=ended)
+
+    def _prefill(self, start: float, now: float) -> Step | None:
+        """A step of the prefill pool from `start`, or from when a transfer has freed the memory for it, until `now`."""
+        pool = self.pools[0]
+        while True:
+            while self._leaving and self._leaving[0][0] <= start:
+                pool.let_go(self._leaving.popleft()[1])
+            step = pool.step(start)
+            ready = pool.next_ready()
+            self._short = step is None and ready is not None and ready <= now
+            if step is not None or not self._leaving or self._leaving[0][0] > now:
+                return step
+            start = self._leaving[0][0]
 
     def _hand_over(self, prefilled: Sequence) -> Sequence | None:
         """Send a prompt's KV on its way; returns the request if it asked for one token only, and so is done."""
@@ -99,6 +122,8 @@ class Disaggregated:
         self._link_free_s = begin + sequence.prompt * self.token_transfer_s
         sequence.ready_s = self._link_free_s + self.config.link_latency_ms / 1e3
         sequence.kv_given, sequence.blocks = sequence.prompt, ()
+        self.pools[0].kept[sequence.handle] = None
+        self._leaving.append((sequence.ready_s, sequence.handle))
         self.pools[1].submit(sequence)
         return None
 

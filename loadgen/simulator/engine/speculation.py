@@ -20,6 +20,7 @@ class Speculation:
 
     def __init__(self, config: EngineConfig) -> None:
         self.length = config.speculate
+        self.drafts = 0  # one for each sequence and step
         self.drafted = 0
         self.accepted_tokens = 0
         self._reject = 1 - config.acceptance
@@ -28,6 +29,7 @@ class Speculation:
     def accepted(self, sequences: int) -> NDArray[np.int64]:
         """Accepted tokens for each of so many sequences: 0 … k, at least i with probability a^i."""
         runs = np.minimum(self._random.geometric(self._reject, sequences) - 1, self.length)
+        self.drafts += sequences
         self.drafted += sequences * self.length
         self.accepted_tokens += int(runs.sum())
         return runs

@@ -23,6 +23,7 @@ class EngineTruth:
     preemptions: int
     prefix_queries: int
     prefix_hits: int
+    drafts: int  # times a sequence was drafted for
     draft_tokens: int
     accepted_tokens: int
 

@@ -36,8 +36,8 @@ class Requests:
 @dataclass(frozen=True, slots=True)
 class Mix:
     """Lengths in tokens, drawn independently: lognormal with `sigma` around the mean, or else uniform within `spread`
-    (a share) of it. `prefixes` > 0: each prompt begins with one of so many texts of `prefix_len` tokens, all equally
-    likely, which come on top of `input_len`."""
+    (a share) of it; the prompts within `input_spread`, where it is given. `prefixes` > 0: each prompt begins with one of
+    so many texts of `prefix_len` tokens, all equally likely, which come on top of `input_len`."""
 
     input_len: float
     output_len: float
@@ -45,11 +45,15 @@ class Mix:
     sigma: float = 0.0
     prefixes: int = 0
     prefix_len: int = 0
+    input_spread: float | None = None
 
     def draw(self, count: int, seed: int, *, block_tokens: int = 16, longest: int = 1 << 40) -> Requests:
         """`count` requests; prompt and output are cut so that they fit into `longest` together."""
         random = np.random.default_rng([seed, 2])
-        prompt, output = (self._lengths(mean, count, random) for mean in (self.input_len, self.output_len))
+        prompt = self._lengths(
+            self.input_len, self.spread if self.input_spread is None else self.input_spread, count, random
+        )
+        output = self._lengths(self.output_len, self.spread, count, random)
         blocks: tuple[tuple[int, ...], ...] = ()
         if self.prefixes:
             known = [shared_prefix(number, self.prefix_len, block_tokens) for number in range(self.prefixes)]
@@ -58,11 +62,11 @@ class Mix:
         prompt = np.minimum(prompt, longest - 1)
         return Requests(prompt, np.minimum(output, longest - prompt), blocks)
 
-    def _lengths(self, mean: float, count: int, random: np.random.Generator) -> Ints:
+    def _lengths(self, mean: float, spread: float, count: int, random: np.random.Generator) -> Ints:
         if self.sigma:
             drawn = random.lognormal(math.log(mean) - self.sigma**2 / 2, self.sigma, count)
         else:
-            drawn = random.uniform(mean * (1 - self.spread), mean * (1 + self.spread), count)
+            drawn = random.uniform(mean * (1 - spread), mean * (1 + spread), count)
         return np.maximum(1, np.rint(drawn)).astype(np.int64)
 
 

@@ -71,7 +71,16 @@ class Replayed:
     @property
     def given(self) -> bool:
         """Is any of its text given, so that it is not made to a length?"""
-        return self.texts or self.origin is not None
+        return self.texts or (self.origin is not None and self.origin.file is not None)
+
+    @property
+    def complete(self) -> bool:
+        """Was all that is sent looked at?"""
+        return self.timed or self.requests < LOOKED_AT
+
+    @property
+    def name(self) -> str:
+        return str(self.choice.run.get("name") or self.trace.path.name)
 
     @property
     def rate(self) -> float:
@@ -145,7 +154,7 @@ class Replayed:
 
     def describe(self) -> str:
         """One line for the screen."""
-        parts = [f"{self.trace.path.name} ({self.trace.format})"]
+        parts = [f"{self.name} ({'a run again' if self.choice.run else self.trace.format})"]
         if self.timed:
             scale = f", {self.choice.scale:g} times as fast" if self.choice.scale != 1 else ""
             parts.append(f"{self.requests:,} requests in {self.span_s:,.1f} s{scale}")
@@ -233,7 +242,8 @@ class Times:
 
 
 def look(choice: Choice, count: Callable[[str], int] | None = None, origin: Origin | None = None) -> Replayed:
-    """Look through a trace as far as it is to be sent. `origin` is where its prompts come from, if not made. Raises UsageError, with the line, for what cannot be."""
+    """Look through a trace as far as it is to be sent. `origin` is where its prompts come from, if not made. Raises
+    UsageError, with the line, for what cannot be."""
     trace = _opened(choice, count)
     if choice.timed and not trace.timed:
         raise UsageError(f"{trace.path} ({trace.format}) has no times", "add --rate N, or -c N, to send its lengths")
@@ -265,9 +275,10 @@ def look(choice: Choice, count: Callable[[str], int] | None = None, origin: Orig
     inputs, outputs = (
         (low, total / n, high) if k == n else None for k, (low, total, high) in zip(known, lengths, strict=True)
     )
+    content = _hash(trace.path)
     return Replayed(
-        choice, trace, quantum, n, span, inputs, outputs, texts, tuple(models), hashes, dict(dropped), _hash(trace.path), origin
-    )  # fmt: skip
+        choice, trace, quantum, n, span, inputs, outputs, texts, tuple(models), hashes, dict(dropped), content, origin
+    )
 
 
 def replayed_of(found: Mapping[str, Any], count: Callable[[str], int] | None) -> Replayed:

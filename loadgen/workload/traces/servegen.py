@@ -108,7 +108,7 @@ def _lengths(path: Path, dropped: Counter[str]) -> list[tuple[float, Drawn, Draw
     if not path.is_file():
         raise UsageError(f"{path} is missing: it holds the lengths of the client's requests", "put it beside its trace")
     source = Source(path)
-    _, found = next(source.document())
+    _, found = next(source.document(), (1, None))
     if not isinstance(found, dict):
         raise source.fault(1, "it is not an object of windows")
     windows: list[tuple[float, Drawn, Drawn]] = []

@@ -17,7 +17,7 @@ from .open import Trace
 from .row import TraceRow
 
 REACH = 8_192  # rows by which one may stand too late in its file
-HEAD = 20_000  # rows from which the quantum is told
+HEAD = 5_000  # rows from which the quantum is told
 SCALES = (1e-4, 1e5)
 
 
@@ -78,7 +78,7 @@ def quantum_of(trace: Trace) -> float:
 def quantum(stamps: Sequence[float]) -> float:
     """The same of stamps in s: the gap whose multiples, within 2 % of it, nearly all gaps between different stamps are,
     where at least a twentieth of the requests share theirs with an earlier one."""
-    times = sorted(set(stamps))
+    times = sorted({round(at, 6) for at in stamps})  # of finer ones, no two are alike by chance
     if len(times) < 16 or len(stamps) - len(times) < 0.05 * len(stamps):
         return 0.0
     gaps = [b - a for a, b in pairwise(times)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections import Counter
 from dataclasses import replace
 
@@ -20,6 +21,7 @@ from loadgen.simulator.engine.virtual import Arrivals, Closed, Requests, simulat
 from loadgen.simulator.presets import PRESETS
 
 QUIET = EngineConfig(step_ms=10, decode_ms=1, prefill_ms=0.1, overhead_ms=0, max_batch=4, noise_sigma=0)
+EXAMPLES = int(os.environ.get("LOADGEN_FUZZ_ENGINE", "100"))  # of the property tests
 LONGEST = 120  # tokens of a request of the property test
 
 _FIELDS = {
@@ -38,6 +40,7 @@ _FIELDS = {
     "speculate": st.sampled_from([0, 0, 1, 4]),
     "disaggregated": st.booleans(),
     "link_latency_ms": st.sampled_from([0.0, 30.0]),
+    "link_gb_s": st.sampled_from([0.1, 50.0]),
     "drift": st.sampled_from([0.0, 0.2]),
     "stall_every_s": st.sampled_from([0.0, 0.5]),
     "machine": st.sampled_from([None, PRESETS["h100-llama-3.1-8b"].machine]),
@@ -72,13 +75,15 @@ def check_memory(core: Core) -> None:
     """No block leaked, none shared wrongly, none above the limit."""
     memory, n = core.memory, core.running
     assert 0 <= memory.used <= memory.total
-    held = core._rows[ROOM, :n] // memory.block_tokens
+    kept = [sequence for sequence in core.kept.values() if sequence is not None]
+    held = int((core._rows[ROOM, :n] // memory.block_tokens).sum()) + sum(sequence.held for sequence in kept)
     if not isinstance(memory, PrefixCache):
-        assert memory.used == held.sum()
+        assert memory.used == held
         return
-    users = Counter(block for handle in core._rows[HANDLE, :n].tolist() for block in core._running[handle].shared)
+    running = [core._running[handle] for handle in core._rows[HANDLE, :n].tolist()]
+    users = Counter(block for sequence in running + kept for block in sequence.shared)
     assert users == memory.users, "a block's users are not the sequences that hold it"
-    assert memory.private == held.sum() - users.total()
+    assert memory.private == held - users.total()
     assert not memory.users.keys() & memory.idle.keys()
     assert memory.used + len(memory.idle) <= memory.total
 
@@ -122,7 +127,7 @@ def play(config: EngineConfig, wanted: list[tuple[int, int, float, int, int | No
     return steps, cancelled
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None)
 @given(possible_configs(), requests)
 def test_what_holds_in_every_engine(
     config: EngineConfig, wanted: list[tuple[int, int, float, int, int | None]]
@@ -153,7 +158,7 @@ def test_what_holds_in_every_engine(
     assert all((a.counts == b.counts).all() for a, b in zip(again, steps, strict=True))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=EXAMPLES * 2 // 5, deadline=None)
 @given(possible_configs(), requests)
 def test_every_prompt_token_is_computed_or_cached_once(
     config: EngineConfig, wanted: list[tuple[int, int, float, int, int | None]]

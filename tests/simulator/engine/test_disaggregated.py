@@ -52,6 +52,16 @@ def test_prompts_do_not_lengthen_the_gaps_of_those_who_decode() -> None:
     assert together.ttft_s[1] > 0.422  # two steps, after the one under way and beside decoding
 
 
+def test_a_prompt_keeps_its_blocks_until_its_kv_has_left() -> None:
+    """Memory for one prompt of 1,000 tokens: the second is computed when the first has crossed, with 63 blocks each."""
+    tight = replace(SPLIT, kv_blocks=64)
+    run = simulate(tight, Requests(np.full(2, 1000), np.full(2, 2)), Closed(2))
+    crossed = 0.110 + 0.002 + 1000 * TRANSFER_S
+    assert run.first_s == pytest.approx([0.110, crossed + 0.110])
+    one_token = simulate(tight, Requests(np.full(2, 1000), np.full(2, 1)), Closed(2))
+    assert one_token.first_s == pytest.approx([0.110, 0.220])  # nothing crosses
+
+
 def test_one_token_never_crosses() -> None:
     run = simulate(SPLIT, Requests(np.full(5, 100), np.full(5, 1)), Closed(1))
     assert run.done_s - run.submitted_s == pytest.approx(0.020)

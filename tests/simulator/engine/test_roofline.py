@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from loadgen.errors import UsageError
 from loadgen.analysis.capacity import decode_floor, prefill_floor_s
+from loadgen.errors import UsageError
 from loadgen.hardware.deployment import Deployment
 from loadgen.hardware.gpus import Gpu
 from loadgen.hardware.model import AttentionLayers, Model, Quantisation
@@ -219,4 +219,6 @@ def test_a_machine_that_cannot_be_is_refused() -> None:
     config = EngineConfig(machine=ROUND, block_tokens=32)
     assert replace(config, kv_blocks=7).blocks == 7
     with pytest.raises(UsageError, match="does not fit on 1 x small"):
-        _ = replace(config, machine=replace(ROUND, on=replace(ALONE, gpu=replace(GPU, name="small", memory=4e9)))).blocks
+        _ = replace(
+            config, machine=replace(ROUND, on=replace(ALONE, gpu=replace(GPU, name="small", memory=4e9)))
+        ).blocks

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - rows as they stand in their files
 """A small file of every format, written by hand as the formats are documented, and what it holds."""
 
 from __future__ import annotations

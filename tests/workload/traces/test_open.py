@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.errors import UsageError
-from loadgen.workload.traces import Trace, TraceRow, open_trace, parse_map
+from loadgen.workload.traces import Trace, TraceRow, open_trace
 
 from .samples import SAMPLES, Sample
 

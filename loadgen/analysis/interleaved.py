@@ -1,0 +1,48 @@
+"""Pairs of whole runs, A and B in turn: what a drifting or stalling server leaves of a difference. Pure.
+
+The order is ABBA ABBA …, so that a steady drift falls on both alike. Each pair gives one log ratio of each figure, and
+Student's t over the pairs asks no more of a run than that it is like the others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..records import StepSummary
+from .compare import PRIMARY, Difference, guarded_differences
+from .ratios import paired
+
+LEAST_PAIRS = 5  # with 3, one in six comparisons of equal servers cried wolf
+
+
+def order(pairs: int) -> str:
+    """Which is measured when: `ABBAABBA…`, two letters a pair."""
+    return "".join("AB" if i % 2 == 0 else "BA" for i in range(pairs))
+
+
+def run_level(a: Sequence[StepSummary], b: Sequence[StepSummary]) -> list[Difference]:
+    """The primary figures of B's runs over A's, pair by pair; a pair where either has none is left out."""
+    found = []
+    for metric, p in PRIMARY:
+        both = [
+            (x, y)
+            for x, y in ((_figure(s, metric, p), _figure(t, metric, p)) for s, t in zip(a, b, strict=True))
+            if x and y
+        ]
+        logs = np.array([math.log(y / x) for x, y in both])
+        mean_a, mean_b = (float(np.exp(np.mean([math.log(v[i]) for v in both]))) if both else None for i in (0, 1))
+        load = a[0].load if a else None
+        ratio = paired(logs) if len(both) else None
+        found.append(Difference(metric, p, load, mean_a, mean_b, ratio, "pairs of runs", primary=True))
+    return guarded_differences(found)
+
+
+def _figure(s: StepSummary, metric: str, p: float | None) -> float | None:
+    if p is None:
+        return s.output_throughput.value if s.output_throughput else None
+    found = s.latency.get(metric)
+    q = found.at(p) if found else None
+    return q.value if q else None

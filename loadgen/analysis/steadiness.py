@@ -1,0 +1,51 @@
+"""Was the server the same throughout a step? Where it was not, the step's intervals promise too much.
+
+drift     the two halves of the window differ in throughput, or its batch means follow each other, beyond chance
+stalls    now and then nothing at all arrived, for many times longer than usual
+lockstep  requests leave in waves, as with exactly equal lengths: latencies then depend on how the step began
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..log.columns import NULL, Columns
+from ..records import Unsteady, Window
+from ..stats import dispersion, halves_differ, serial_dependence
+
+Floats = NDArray[np.float64]
+
+LOCKSTEP = 2.0  # index of dispersion of the sends: 0.3 to 1.0 in steady state, 6 and more in lockstep
+BINS = 20  # a turnover
+LEAST_SENDS, LEAST_IN_FLIGHT = 100, 8
+LEAST_CHANGE = 0.02  # between the halves; less matters to nobody
+STALL = 6.0  # times the 95th percentile of the gaps: 18 mean gaps, which is never seen where arrivals are independent
+LEAST_STALL_NS = 100_000_000
+
+
+def unsteadiness(c: Columns, window: Window, concurrency: int, slices: Floats) -> tuple[Unsteady, ...]:
+    """What was wrong in a step: its rows of all phases, its load, and its output tokens in equal slices of the
+    window."""
+    found: list[Unsteady] = []
+    if halves_differ(slices, LEAST_CHANGE) or serial_dependence(slices):
+        found.append("drift")
+    if _longest_gap(c, window):
+        found.append("stalls")
+    sent = c.sent_ns[(c.sent_ns >= window.start_ns) & (c.sent_ns < window.end_ns)]
+    if concurrency >= LEAST_IN_FLIGHT and len(sent) >= LEAST_SENDS:
+        bins = max(BINS, round(BINS * len(sent) / concurrency))
+        counts, _ = np.histogram(sent, np.linspace(window.start_ns, window.end_ns, bins + 1))
+        if dispersion(counts) > LOCKSTEP:
+            found.append("lockstep")
+    return tuple(found)
+
+
+def _longest_gap(c: Columns, window: Window) -> bool:
+    """Is the longest time without any arrival many times longer than usual? Arrivals are first and last tokens."""
+    stamps = np.concatenate((c.first_token_ns, c.last_token_ns))
+    stamps = np.unique(stamps[(stamps != NULL) & (stamps >= window.start_ns) & (stamps <= window.end_ns)])
+    if len(stamps) < LEAST_SENDS:
+        return False
+    gaps = np.diff(stamps)
+    return bool(gaps.max() > max(STALL * float(np.quantile(gaps, 0.95)), LEAST_STALL_NS))

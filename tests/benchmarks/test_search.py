@@ -1,0 +1,55 @@
+"""Whole sweeps of the simulated engine in virtual time, against limits known from long runs."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from benchmarks.search import Found, told
+from benchmarks.search_cases import Case, cases
+from benchmarks.virtual import VirtualServer, measure, sweep
+from loadgen.records import Slo
+from loadgen.search import SweepPlan
+from loadgen.search.effort import step_rule
+from loadgen.simulator.engine import EngineConfig
+from loadgen.simulator.engine.virtual import Mix
+
+QUICK = [case for case in cases() if case.name[:2].strip() in ("1", "2", "8")]
+
+
+@pytest.mark.parametrize("case", QUICK, ids=lambda case: case.name.strip())
+def test_a_sweep_finds_the_true_limit(case: Case) -> None:
+    server = VirtualServer(case.config, case.mix, seed=1)
+    done = sweep(server, SweepPlan(has_slo=True, max_level=case.most), case.slo)
+    found = Found(case, done, done.stop.limit)
+    assert found.close or abs(found.answer or 0 - case.load) <= 0.1 * case.load, told(found)
+    assert found.certain, told(found)
+
+
+def test_without_objectives_it_ends_on_the_plateau() -> None:
+    done = sweep(VirtualServer(EngineConfig(max_batch=12), Mix(100, 16, sigma=0.5), 3), SweepPlan(), Slo())
+    assert done.stop.reason == "plateau" and done.stop.first == "plateau"
+    assert done.stop.peak_throughput is not None
+    rates = [one.output_throughput.value for one in done.history if one.output_throughput]
+    assert done.stop.peak_throughput.value == pytest.approx(max(rates), rel=0.05)
+
+
+def test_the_step_is_the_one_that_was_asked_for() -> None:
+    found = measure(
+        VirtualServer(EngineConfig(), Mix(64, 16), 1), 3, 8, step_rule("normal", Slo(), requests=200), Slo()
+    )
+    summary = found.summary
+    assert (summary.step, summary.concurrency, summary.sent, summary.failed) == (3, 8, 200, 0)
+    assert summary.concurrency_mean == pytest.approx(8)
+    assert summary.littles_law_residual == pytest.approx(0, abs=0.01)
+    assert summary.output_throughput is not None and summary.completion_rate is not None
+    assert summary.output_throughput.value == pytest.approx(16 * summary.completion_rate.value, rel=0.06)
+
+
+def test_a_step_of_2000_requests_takes_well_under_a_second() -> None:
+    """About 0.15 s of CPU on a present core; the bound is for a slow one."""
+    begun = time.process_time()
+    server = VirtualServer(EngineConfig(max_batch=64), Mix(100, 32, sigma=0.5), 1)
+    measure(server, 1, 64, step_rule("normal", Slo(), requests=2000), Slo())
+    assert time.process_time() - begun < 1.0

@@ -1,0 +1,193 @@
+"""`loadgen run --trace` and `loadgen replay`: from a recorded trace to the report, on a real server."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadgen.simulator.scripted import ThreadedServer
+from tests.cli.command import Call, caller, folder_in, generations, manifest_of, records_of, serve
+
+DONE_OR_BUSY = (0, 4)  # 4: this machine was too busy for the figures to be the server's
+AT_MS = [0, 40, 40, 90, 200, 210, 450, 700]
+LENGTHS = [(20, 2), (33, 3), (40, 1), (25, 2), (60, 4), (21, 1), (22, 2), (90, 3)]
+
+
+@pytest.fixture
+def call(capfd: pytest.CaptureFixture[str]) -> Call:
+    return caller(capfd)
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    path = tmp_path / "trace.csv"
+    rows = [f"{at},{i},{o}" for at, (i, o) in zip(AT_MS, LENGTHS, strict=True)]
+    path.write_text("\n".join(["at,in,out", *reversed(rows)]) + "\n")
+    return path
+
+
+MAP = ("--map", "at=at,input=in,output=out,unit=ms")
+
+
+def load(folder: Path) -> list[dict[str, Any]]:
+    return sorted((r for r in records_of(folder) if r["phase"] != "preflight"), key=lambda r: r["scheduled_ns"])
+
+
+def offsets_ms(records: list[dict[str, Any]]) -> list[float]:
+    return [round((r["scheduled_ns"] - records[0]["scheduled_ns"]) / 1e6, 3) for r in records]
+
+
+def lengths(records: list[dict[str, Any]]) -> list[tuple[int, int]]:
+    return [(r["input_tokens"]["asked"], r["output_tokens"]["asked"]) for r in records]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_trace_is_sent_at_its_times_with_its_lengths_once(
+    call: Call, trace: Path, tmp_path: Path, workers: int
+) -> None:
+    with ThreadedServer(serve(5)) as server:
+        said = call(
+            "run", server.url, "--trace", trace, *MAP, "--workers", workers, "--time-scale", 2, "-o", tmp_path / "r",
+            "--json",
+        )  # fmt: skip
+    assert said.code in DONE_OR_BUSY, said.err
+    folder = folder_in(tmp_path / "r")
+    records = load(folder)
+    assert offsets_ms(records) == [at / 2 for at in AT_MS]
+    assert sorted(lengths(records)) == sorted(LENGTHS) and lengths(records)[0] == LENGTHS[0]
+    assert {r["phase"] for r in records} == {"measured"}
+    step = json.loads(said.out)["steps"][0]
+    assert step["sent"] == len(AT_MS) and step["request_rate"] == pytest.approx(20.0)
+    manifest = manifest_of(folder)
+    assert manifest["plan"]["arrivals"] == "trace"
+    assert manifest["workload"]["trace"]["time_scale"] == 2 and manifest["workload"]["trace"]["requests"] == 8
+    assert manifest["budgets"]["announced"]["requests"] == 8
+
+
+def test_a_part_of_a_trace_is_sent(call: Call, trace: Path, tmp_path: Path) -> None:
+    with ThreadedServer(serve(5)) as server:
+        said = call("run", server.url, "--trace", trace, *MAP, "--duration", "0.2s", "-o", tmp_path / "r")
+    assert said.code in DONE_OR_BUSY, said.err
+    assert offsets_ms(load(folder_in(tmp_path / "r"))) == [0, 40, 40, 90]
+
+
+def test_a_trace_without_times_is_sent_in_its_order_at_a_rate_or_in_flight(call: Call, tmp_path: Path) -> None:
+    path = tmp_path / "lengths.csv"
+    path.write_text("num_prefill_tokens,num_decode_tokens\n" + "".join(f"{i},{o}\n" for i, o in LENGTHS[:3]))
+    with ThreadedServer(serve(5)) as server:
+        said = call("run", server.url, "--trace", path, "-o", tmp_path / "r")
+        assert said.code == 2 and "has no times" in said.err
+        said = call("run", server.url, "--trace", path, "-c", 1, "--requests", 5, "-o", tmp_path / "c")
+        assert said.code in DONE_OR_BUSY, said.err
+        said = call("run", server.url, "--trace", path, "--rate", 50, "--requests", 5, "-o", tmp_path / "o")
+        assert said.code in DONE_OR_BUSY, said.err
+    for name in ("c", "o"):
+        found = lengths(load(folder_in(tmp_path / name)))
+        assert found[:7] == (LENGTHS[:3] * 3)[: len(found[:7])]
+
+
+def test_a_conversation_file_is_sent_as_its_text(call: Call, tmp_path: Path) -> None:
+    path = tmp_path / "share.json"
+    said = [{"from": "human", "value": "How are you?"}, {"from": "gpt", "value": "Fine, and you?"}]
+    path.write_text(json.dumps([{"id": "a", "conversations": said}]))
+    with ThreadedServer(serve(5)) as server:
+        done = call("run", server.url, "--trace", path, "-c", 1, "--requests", 2, "-o", tmp_path / "r", "--quiet")
+        asked = generations(server.requests)
+    assert done.code in DONE_OR_BUSY, done.err
+    assert "How are you?" in json.dumps(json.loads(asked[-1].body)["messages"])
+    assert "estimated at 4 characters" in done.out
+
+
+def test_a_run_is_replayed_at_its_times_and_said_to_be(call: Call, trace: Path, tmp_path: Path) -> None:
+    with ThreadedServer(serve(5)) as server:
+        first = call("run", server.url, "--trace", trace, *MAP, "-o", tmp_path / "a")
+        assert first.code in DONE_OR_BUSY, first.err
+        run = folder_in(tmp_path / "a")
+        again = call("replay", run, server.url, "-o", tmp_path / "b")
+    assert again.code in DONE_OR_BUSY, again.err
+    folder = folder_in(tmp_path / "b")
+    assert offsets_ms(load(folder)) == AT_MS
+    assert sorted(lengths(load(folder))) == sorted(LENGTHS)
+    told = manifest_of(folder)["workload"]["trace"]["replay_of"]
+    assert told["name"] == run.name and len(told["requests_sha256"]) == 64
+    assert run.name in again.out
+
+
+def test_the_text_of_a_run_is_sent_again_where_asked_and_not_otherwise(call: Call, tmp_path: Path) -> None:
+    texts: list[set[str]] = []
+    with ThreadedServer(serve(5)) as server:
+        for where, args in (
+            ("a", ("run", server.url, "-c", 2, "--requests", 6, "--input-len", "20-40", "--output-len", "1-3")),
+            ("b", ("replay", None, server.url, "--same-text")),
+            ("c", ("replay", None, server.url)),
+        ):
+            before = len(server.requests)
+            args = tuple(folder_in(tmp_path / "a") if one is None else one for one in args)
+            said = call(*args, "-o", tmp_path / where, "--quiet")
+            assert said.code in DONE_OR_BUSY, said.err
+            n = len(load(folder_in(tmp_path / where)))
+            texts.append({one.body.decode() for one in generations(server.requests[before:])[-n:]})
+        assert texts[0] == texts[1] and not texts[0] & texts[2]
+    sent = [load(folder_in(tmp_path / where)) for where in "abc"]
+    assert sorted(map(str, map(lengths, sent[:1]))) and [len(one) for one in sent] == [len(sent[0])] * 3
+    assert sorted(lengths(sent[0])) == sorted(lengths(sent[1])) == sorted(lengths(sent[2]))
+
+
+def test_a_run_of_given_prompts_needs_their_file(call: Call, tmp_path: Path) -> None:
+    prompts = tmp_path / "p.jsonl"
+    prompts.write_text('{"prompt": "one", "output_len": 2}\n{"prompt": "two", "output_len": 1}\n')
+    with ThreadedServer(serve(5)) as server:
+        said = call("run", server.url, "--prompts", prompts, "-c", 1, "--requests", 3, "-o", tmp_path / "a")
+        assert said.code in DONE_OR_BUSY, said.err
+        run = folder_in(tmp_path / "a")
+        said = call("replay", run, server.url, "-o", tmp_path / "b")
+        assert said.code == 2 and "--prompts" in said.err
+        said = call("replay", run, server.url, "--prompts", prompts, "-o", tmp_path / "b", "--quiet")
+        assert said.code in DONE_OR_BUSY, said.err
+        assert '"one"' in generations(server.requests)[-1].body.decode() or "two" in str(server.requests[-1].body)
+        prompts.write_text('{"prompt": "other"}\n')
+        said = call("replay", run, server.url, "--prompts", prompts, "-o", tmp_path / "c")
+        assert said.code == 2 and "its content differs" in said.err
+
+
+def test_rates_that_change_are_measured_from_their_first_to_their_last(call: Call, tmp_path: Path) -> None:
+    with ThreadedServer(serve(2)) as server:
+        said = call(
+            "run", server.url, "--arrivals", "stages:20@0.5s,60@0.5s/constant", "--input-len", 20, "--output-len", 1,
+            "-o", tmp_path,
+        )  # fmt: skip
+    assert said.code in DONE_OR_BUSY, said.err
+    folder = folder_in(tmp_path)
+    at = offsets_ms(load(folder))
+    assert at[:10] == [50.0 * i for i in range(10)] and at[10:13] == pytest.approx([500, 516.667, 533.333], abs=0.01)
+    assert manifest_of(folder)["plan"]["rate_req_s"] == 40.0
+    assert 39 <= sum(r["phase"] == "measured" for r in load(folder)) <= 41
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (("--time-scale", "2"), "--time-scale does nothing without --trace"),
+        (("--as-recorded",), "--as-recorded does nothing without --trace"),
+        (("--trace", "T", "--input-len", "5"), "--trace and --input-len exclude each other"),
+        (("--trace", "T", "--prompts", "x"), "--trace and --prompts exclude each other"),
+        (("--trace", "T", *MAP, "--rate", "5", "--time-scale", "2"), "--rate says when"),
+        (("--trace", "T", *MAP, "--arrivals", "poisson"), "--trace says when"),
+        (("--trace", "T", *MAP, "--warmup", "3"), "--warmup would take"),
+        (("--trace", "T", *MAP, "--time-scale", "1e9"), "out of range"),
+        (("--trace", "T", "--output-len", "1-5", *MAP), "which a trace cannot take"),
+        (("--trace", "T", "--map", "nonsense"), "maps nothing known"),
+        (("--trace", "T"), "no known trace's header"),
+        (("--trace", "T", "--map", "at=at,input=in,unit=ms"), "--output-len N"),
+        (("--trace", "/nowhere"), "No such file"),
+        (("--arrivals", "ramp:1-5:1s", "--rate", "3"), "says its own rates"),
+        (("--arrivals", "ramp:1-0:1s"), "ends at no rate"),
+    ],
+)
+def test_what_cannot_be_meant_is_said(call: Call, trace: Path, flags: tuple[str, ...], says: str) -> None:
+    flags = tuple(str(trace) if flag == "T" else flag for flag in flags)
+    said = call("run", "http://127.0.0.1:9", *flags)
+    assert said.code == 2 and says in said.err, said.err

@@ -90,8 +90,8 @@ def rows(seed: int) -> Iterator[Row]:
     yield "TTFT of 4,000 tokens there, ms", flops / machine.peak_flops * 1e3 + 1, one(served, 4000, 1).ttft_s[0] * 1e3
     stalled = replace(QUIET, stall_every_s=2, stall_ms=100, seed=seed, context_length=1 << 20)
     slow = one(stalled, 1, 40_001).tpot_s[0] * 1e3
-    yield "mean TPOT with stalls, ms: step (1 + stall / every)", 12.2 - 2e3 * math.expm1(-12.2e-3 / 2) * 0.05, slow
-    drifting = one(replace(QUIET, drift=0.3, drift_period_s=20, context_length=1 << 20), 1, 30_001)
+    yield "mean TPOT with stalls, ms: step + stall (1 - e^(-step / every))", 12.2 - 100 * math.expm1(-12.2e-3 / 2), slow
+    drifting = one(replace(QUIET, drift=0.3, drift_period_s=20, context_length=1 << 20), 1, 34_369)
     yield "mean TPOT with drift 0.3, ms: step x sqrt(1 - drift^2)", 12.2 * math.sqrt(1 - 0.09), drifting.tpot_s[0] * 1e3
 
 

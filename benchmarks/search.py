@@ -49,20 +49,31 @@ class Found:
         """The true percentile at the answer is within 5 % of the objective."""
         if self.answer is None or self.answer < 1:
             return False
-        return abs(self.case.percentile_ms(round(self.answer)) / self.case.limit_ms - 1) <= NEAR
+        return abs(self._of_limit(self.answer) - 1) <= NEAR
 
     @property
     def right(self) -> bool:
         if self.sweep.stop.first == "plateau":  # then no limit was looked for: nothing said may be false
             return self.certain
-        return self.close or self.level_met
+        return self.close or self.level_met or self.crosses
+
+    @property
+    def crosses(self) -> bool:
+        """The true percentile crosses the objective just here: a percentile that is not monotone has several limits."""
+        if self.answer is None or self.answer < 1:
+            return False
+        at, above = (self.case.percentile_ms(round(self.answer) + more) for more in (0, 1))
+        return at <= self.case.limit_ms < above
 
     @property
     def certain(self) -> bool:
         """Neither end of the proven bracket is proven wrong by the truth."""
         stop, load, doubt = self.sweep.stop, self.case.load, self.case.doubt
-        below = stop.held is None or stop.held <= load + doubt
-        return below and (stop.broke is None or stop.broke >= load - doubt)
+        held = stop.held is None or stop.held <= load + doubt or self._of_limit(stop.held) <= 1
+        return held and (stop.broke is None or stop.broke >= load - doubt or self._of_limit(stop.broke) > 1)
+
+    def _of_limit(self, level: float) -> float:
+        return self.case.percentile_ms(round(level)) / self.case.limit_ms
 
 
 def searches(

@@ -11,11 +11,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..records import StepSummary
-from .compare import PRIMARY, Difference, guarded_differences
+from ..records import Estimate, StepSummary
+from ..stats import binomial_bounds, effective_n
+from .compare import PRIMARY, Difference, Failing, guarded_differences
 from .ratios import paired
-
-LEAST_PAIRS = 5  # with 3, one in six comparisons of equal servers cried wolf
 
 
 def order(pairs: int) -> str:
@@ -38,6 +37,23 @@ def run_level(a: Sequence[StepSummary], b: Sequence[StepSummary]) -> list[Differ
         ratio = paired(logs) if len(both) else None
         found.append(Difference(metric, p, load, mean_a, mean_b, ratio, "pairs of runs", primary=True))
     return guarded_differences(found)
+
+
+def failing(a: Sequence[StepSummary], b: Sequence[StepSummary]) -> tuple[Failing, ...]:
+    """The share of judged requests that failed, over all runs of a side. The spread of the runs sets the effective
+    sample: a server that failed once for a while is not one that fails."""
+    if not a or not sum(s.judged for s in a) or not sum(s.judged for s in b):
+        return ()
+    return (Failing(a[0].load, *(_failed(side) for side in (a, b))),)
+
+
+def _failed(side: Sequence[StepSummary]) -> Estimate:
+    judged, bad = (np.array([getattr(s, key) for s in side], dtype=np.float64) for key in ("judged", "failed"))
+    n, share, k = float(judged.sum()), float(bad.sum() / judged.sum()), len(side)
+    shares = bad[judged > 0] / judged[judged > 0]
+    spread = n / k * float(shares.var(ddof=1)) / (share * (1 - share)) if 0 < share < 1 and len(shares) > 1 else 1.0
+    low, high = binomial_bounds(share, effective_n(round(n), max(1.0, spread), k))
+    return Estimate(share, low, high)
 
 
 def _figure(s: StepSummary, metric: str, p: float | None) -> float | None:

@@ -27,7 +27,7 @@ LEAST_ERROR = 0.0005
 
 @dataclass(frozen=True, slots=True)
 class LogRatio:
-    """ln(B / A), its standard error, and the degrees of freedom of that. Without an error nothing can be established."""
+    """ln(B / A), its standard error and the degrees of freedom of that. Without an error nothing can be established."""
 
     value: float
     error: float | None = None
@@ -58,10 +58,10 @@ class LogRatio:
         return 2 * float(special.stdtr(self.df, -abs(self.value) / self.error))
 
 
-def paired(logs: Floats, value: float | None = None) -> LogRatio:
-    """The mean of k log ratios of pairs, t with k - 1; below 2 pairs without an error. `value` replaces the mean."""
+def paired(logs: Floats) -> LogRatio:
+    """The mean of k log ratios of pairs, t with k - 1; below 2 pairs without an error."""
     k = len(logs)
-    mean = float(logs.mean()) if value is None else value
+    mean = float(logs.mean())
     if k < 2:
         return LogRatio(mean)
     return LogRatio(mean, max(float(logs.std(ddof=1)) / math.sqrt(k), LEAST_ERROR), k - 1)

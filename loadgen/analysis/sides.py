@@ -29,7 +29,8 @@ from .window import has_outcome, is_phase, tokens_in
 
 Floats = NDArray[np.float64]
 
-SHARES = 10  # of the work; and the most batches of a side
+SHARES = 10  # of the work, and the most slices of a window
+BATCHES = 16  # of a sample of latencies, at the most
 GRID = 2000  # points of the curve of tokens over time
 LEAST_OVERLAP = 0.5  # of either side's requests must lie in buckets that both have
 
@@ -136,16 +137,17 @@ def percentile_ratio(a: Side, b: Side, metric: str, p: float, *, same_work: bool
     x, y = _values(a, metric), _values(b, metric)
     if same_work:
         _, i, j = np.intersect1d(x.place, y.place, assume_unique=True, return_indices=True)
-        k = min(SHARES, batch_count(len(i), max(a.turnover, b.turnover)), _most(len(i), p))
+        k = min(BATCHES, batch_count(len(i), max(a.turnover, b.turnover)), _most(len(i), p))
         if k >= MIN_BATCHES and len(i) >= 0.5 * min(len(x.values), len(y.values)):
             one, other = _batches(x.values[i], k, p), _batches(y.values[j], k, p)
-            whole = _quantile(x.values[i], p), _quantile(y.values[j], p)
-            if min(one.min(), other.min(), *whole) > 0:
-                return paired(np.log(other / one), math.log(whole[1] / whole[0]))
+            # Their mean, not the ratio of the whole samples' percentiles: one burst makes up the tail of a whole
+            # sample, and then is in that figure but not in its error.
+            if min(one.min(), other.min()) > 0:
+                return paired(np.log(other / one))
     n = min(len(x.values), len(y.values))
     if n == 0:
         return None
-    k = min(SHARES, batch_count(n, max(a.turnover, b.turnover)), _most(n, p))
+    k = min(BATCHES, batch_count(n, max(a.turnover, b.turnover)), _most(n, p))
     size = n // k if k else n  # batches of one size on both sides: a percentile of few is biased
     return _welch_of(x.values, y.values, np.ones(len(x.values)), np.ones(len(y.values)), size, p)
 
@@ -178,16 +180,17 @@ def _batches(values: Floats, k: int, p: float) -> Floats:
 
 
 def _welch_of(x: Floats, y: Floats, wx: Floats, wy: Floats, size: int, p: float) -> LogRatio | None:
+    """Welch on the mean logarithms of the percentiles of batches of `size`; with too few of them, of the whole samples
+    without an error."""
     sides = []
     for values, weights in ((x, wx), (y, wy)):
-        k = min(max(1, len(values) // max(size, 1)), 4 * SHARES)
+        k = min(max(1, len(values) // max(size, 1)), 4 * BATCHES)
         parts = zip(np.array_split(values, k), np.array_split(weights, k), strict=True)
-        found = batch_logs(np.array([weighted_quantile(v, w, p / 100) for v, w in parts]))
-        whole = weighted_quantile(values, weights, p / 100)
-        if not whole > 0:
-            return None
-        sides.append(LogRatio(math.log(whole), *((found.error, found.df) if found else (None, 0.0))))
-    return welch(*sides)
+        sides.append(batch_logs(np.array([weighted_quantile(v, w, p / 100) for v, w in parts])))
+    if sides[0] is not None and sides[1] is not None and sides[0].error is not None and sides[1].error is not None:
+        return welch(sides[0], sides[1])
+    whole = weighted_quantile(x, wx, p / 100), weighted_quantile(y, wy, p / 100)
+    return LogRatio(math.log(whole[1] / whole[0])) if min(whole) > 0 else None
 
 
 # --- the mix of lengths ---------------------------------------------------------------------------------------------
@@ -252,7 +255,7 @@ def adjusted_percentile(a: Side, b: Side, metric: str, p: float, mix: Mix) -> Lo
         order = order[~np.isnan(values[order])]
         sides.append((values[order], weights[order]))
     n = min(len(values) for values, _ in sides)
-    k = min(SHARES, batch_count(n, max(a.turnover, b.turnover)), _most(n, p)) if n else 0
+    k = min(BATCHES, batch_count(n, max(a.turnover, b.turnover)), _most(n, p)) if n else 0
     return _welch_of(sides[0][0], sides[1][0], sides[0][1], sides[1][1], n // k if k else max(n, 1), p) if n else None
 
 

@@ -22,6 +22,8 @@ VERBS = {
     "replay": ("replay", "Send what a run sent, again, to another server."),
     "report": ("report", "Say what a log means."),
     "export": ("export", "Write the request log as CSV or JSON lines."),
+    "compare": ("compare", "Say how runs differ, and how sure that is."),
+    "check": ("check", "Say whether a run has become worse: the exit code is the answer."),
     "plan": ("plan", "Say whether a model fits, what it holds, and what the hardware would allow."),
     "workloads": ("workloads", "List, show, sample and check the definitions of what is sent."),
     "simulate": ("simulate", "Serve a simulated engine whose true capacity is known."),

@@ -19,12 +19,15 @@ EPILOG = """\
 \b
 Examples:
   loadgen plan --model llama-3.1-70b --gpu h100 --tp 4 --input-len 1000 --output-len 200
-  loadgen plan --config ./config.json --gpu l4
+  loadgen plan --config ./config.json --gpu l4 -w sharegpt-first-turn
   loadgen plan --params 70e9 --weight-bits 4 --layers 80 --heads 64 --kv-heads 8 --head-dim 128 --gpu a100
   loadgen plan --model deepseek-v3 --gpu h200 --tp 8 --json | jq .kv_cache
   loadgen plan --model qwen3-8b --gpu l40s --plot memory.svg
   loadgen plan --list
 """
+
+
+DRAWS = 100_000  # of the lengths, for their means and percentiles
 
 
 class Positive(click.ParamType[float]):
@@ -120,6 +123,12 @@ class Positive(click.ParamType[float]):
 )
 @section(
     "Requests",
+    click.option(
+        "-w",
+        "--workload",
+        metavar="NAME|FILE",
+        help="Lengths as a definition has them (loadgen workloads list); of sessions, those of their first turns.",
+    ),
     click.option("--input-len", metavar="N|A-B", help="Prompt tokens, or a range of them.  [default: 512]"),
     click.option("--output-len", metavar="N|A-B", help="Tokens to generate, or a range.  [default: 128]"),
 )
@@ -272,6 +281,14 @@ def _lengths(given: dict[str, Any]) -> Lengths:
     from ..workload.plain import DEFAULT_INPUT_LEN, DEFAULT_OUTPUT_LEN
     from ..workload.prompts import parse_length
 
+    if given["workload"] is not None:
+        if other := next((name for name in ("input_len", "output_len") if given[name] is not None), None):
+            flag = other.replace("_", "-")
+            raise UsageError(f"--workload and --{flag} exclude each other", "leave one of the two out")
+        from ..workload.library import load_workload
+
+        drawn_in, drawn_out, _ = load_workload(given["workload"]).lengths.sample(0, DRAWS)
+        return Lengths.of(drawn_in, drawn_out)
     ranges = [
         parse_length(given[flag.removeprefix("--").replace("-", "_")], flag)
         if given[flag[2:].replace("-", "_")]
@@ -279,7 +296,7 @@ def _lengths(given: dict[str, Any]) -> Lengths:
         for flag, default in (("--input-len", DEFAULT_INPUT_LEN), ("--output-len", DEFAULT_OUTPUT_LEN))
     ]
     rng = np.random.default_rng(0)
-    inputs, outputs = (rng.integers(r.low, r.high, size=100_000, endpoint=True) for r in ranges)
+    inputs, outputs = (rng.integers(r.low, r.high, size=DRAWS, endpoint=True) for r in ranges)
     return Lengths.of(inputs, outputs)
 
 

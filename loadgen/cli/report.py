@@ -17,12 +17,15 @@ if TYPE_CHECKING:
     from ..records import Slo, StepSummary, Stop
     from ..report.text import Mark
 
+AXES = "input, output, concurrency, time, model, peer, turn, cached"
+
 EPILOG = """\
 \b
 Examples:
   loadgen report results/20261129T134500Z-made-text
   loadgen report results/RUN --slo ttft_p95=300ms --slo tpot_p95=40ms
   loadgen report results/RUN --details --step 3
+  loadgen report results/RUN --by input,output
   loadgen report measured-by-anyone.csv
   loadgen report results/RUN --json | jq '.steps[] | {max_concurrency, output_throughput, p95_ttft_ms, failed}'
   loadgen export results/RUN --format csv | loadgen report -
@@ -33,9 +36,12 @@ Examples:
 @click.argument("path")
 @click.option("--slo", "slo_texts", multiple=True, metavar="OBJECTIVE", help="Judge by these instead of the run's own.")
 @click.option("--details", is_flag=True, help="All latencies, rates and checks of every step.")
+@click.option("--by", metavar="AXES", help=f"Latencies by bucket: {AXES} (several, with commas).")
 @click.option("--step", type=Whole(0), metavar="N", help="Only this step, with its details.")
 @click.option("--json", "as_json", is_flag=True, help="JSON with the keys of `vllm bench serve` where it has one.")
-def report(path: str, slo_texts: tuple[str, ...], details: bool, step: int | None, as_json: bool) -> int:
+def report(
+    path: str, slo_texts: tuple[str, ...], details: bool, by: str | None, step: int | None, as_json: bool
+) -> int:
     """Say what a log means.
 
     PATH is a run folder, its requests.jsonl, a stream written with `-o -`, a CSV with the columns request_id, start_ts,
@@ -46,15 +52,18 @@ def report(path: str, slo_texts: tuple[str, ...], details: bool, step: int | Non
     import sys
 
     from ..analysis import summarise_run
-    from ..log.codec import encode
+    from ..analysis.buckets import by_buckets
+    from ..log.codec import encode, plain
     from ..log.columns import columns
     from ..log.store import open_run
     from ..records import FAILED_OUTCOMES, OUTCOMES
+    from ..report.bucketed import bucket_lines, buckets_object
     from ..report.facts import facts_of
     from ..report.jsonout import report_object
-    from ..report.text import render
+    from ..report.text import fit, render
     from ..slo import parse_slo
 
+    axes = _axes(by) if by is not None else ()
     asked = parse_slo(slo_texts) if slo_texts else None
     run = open_run(path)
     table = columns(run.records())
@@ -77,16 +86,31 @@ def report(path: str, slo_texts: tuple[str, ...], details: bool, step: int | Non
         truncated_lines=run.truncated_lines,
         is_csv=run.is_csv,
     )
+    buckets = by_buckets(table.where(table.step == step) if step is not None else table, axes, summaries)
     try:
         if as_json:
-            sys.stdout.buffer.write(encode(report_object(facts, summaries, marks, stop, slo)))
+            told = report_object(facts, summaries, marks, stop, slo)
+            sys.stdout.buffer.write(encode({**told, **({"by": plain(buckets_object(buckets))} if axes else {})}))
             sys.stdout.buffer.flush()
         else:
             whole = details or step is not None
             click.echo(render(facts, summaries, marks, stop, slo, details=whole, width=screen_width()), nl=False)
+            if axes:
+                click.echo("\n" + "\n".join(fit(bucket_lines(buckets), screen_width())))
     except BrokenPipeError:
         reader_gone()
     return Exit.DONE if asked is None else _exit(marks)
+
+
+def _axes(text: str) -> tuple[str, ...]:
+    """`input,output` → the axes of the buckets."""
+    from ..analysis.buckets import AXES as KNOWN
+
+    axes = tuple(dict.fromkeys(word.strip().lower() for word in text.split(",") if word.strip()))
+    wrong = next((axis for axis in axes if axis not in KNOWN), None)
+    if wrong is not None or not axes:
+        raise UsageError(f"--by {text} names no axis", f"say one or more of {AXES}, with commas")
+    return axes
 
 
 def manifest_slo(manifest: Mapping[str, Any] | None) -> Slo:

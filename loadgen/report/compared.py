@@ -49,7 +49,9 @@ def compared_lines(compared: Compared, *, refused: str = "", width: int = 120) -
     else:
         notes.append("changed   no main variable that all of them tell")
     if open_ones:
-        notes.append(f"unknown   {', '.join(open_ones)}: may differ (--describe precision=fp8 --describe gpu=H100 tells)")
+        notes.append(
+            f"unknown   {', '.join(open_ones)}: may differ (--describe precision=fp8 --describe gpu=H100 tells)"
+        )
     blocks.append(notes)
     if not refused:
         for i, one in enumerate(compared.against_first, 1):
@@ -97,7 +99,9 @@ def comparison_blocks(one: Comparison, b: str, *, alone: bool) -> list[list[str]
         block += ["  " + text for f in one.failing if f.load == load and (text := failing_text(f, b))]
         blocks.append(block)
     if one.curve:
-        blocks.append([f"over the {plural(len(one.loads), 'load')} together"] + ["  " + sentence(d, b) for d in one.curve])
+        blocks.append(
+            [f"over the {plural(len(one.loads), 'load')} together"] + ["  " + sentence(d, b) for d in one.curve]
+        )
     blocks.append([f"note      {text}" for text in notes(one, b)])
     return [block for block in blocks if block]
 
@@ -159,8 +163,12 @@ def notes(one: Comparison, b: str) -> list[str]:
         if loads:
             found.append(f"only {label} measured {', '.join(f'{load:,g}' for load in loads)}: left out")
     for load, share in one.overlap.items():
-        how = "weighted to A's mix" if share >= 0.5 else "too little for a comparison at equal lengths: taken as they are"
-        found.append(f"at {load:,g} the lengths differ; {percent(share)} of the requests are of lengths both have, {how}")
+        how = (
+            "weighted to A's mix" if share >= 0.5 else "too little for a comparison at equal lengths: taken as they are"
+        )
+        found.append(
+            f"at {load:,g} the lengths differ; {percent(share)} of the requests are of lengths both have, {how}"
+        )
     for load, why in one.unsteady.items():
         found.append(
             f"at {load:,g} {' and '.join(why)}: these intervals promise too much; loadgen check --pairs 8 URL_A URL_B"
@@ -181,7 +189,9 @@ def compared_object(compared: Compared, *, refused: str = "") -> dict[str, Any]:
         "changed": changed(compared.conditions),
         "unknown": unknown(compared.conditions),
         "refused": refused or None,
-        "comparisons": [] if refused else [_comparison(one, letter(i)) for i, one in enumerate(compared.against_first, 1)],
+        "comparisons": []
+        if refused
+        else [_comparison(one, letter(i)) for i, one in enumerate(compared.against_first, 1)],
     }
 
 
@@ -222,4 +232,3 @@ def difference_object(d: Difference, b: str = "B") -> dict[str, Any]:
 def short(d: Difference) -> str:
     """`output throughput at a load of 32`."""
     return f"{metric_name(d)} at {load_text(d.load)}" if d.load is not None else metric_name(d)
-

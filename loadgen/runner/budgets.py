@@ -122,7 +122,7 @@ def announced(
     tries = 1 + config.retry.times  # each is a request to the server
     most = None if expected.tokens is None else expected.tokens * tries
     requests, tokens, seconds = budget.tighten(expected.requests * tries, most, expected.seconds)
-    return Forecast(expected.levels, requests, tokens, seconds, expected.rate)
+    return Forecast(expected.levels, requests, tokens, seconds, expected.rate, expected.rising)
 
 
 def unloaded_s(record: Record, output_tokens: int | None) -> float:

@@ -105,19 +105,21 @@ def baseline_rule(rule: StepRule) -> StepRule:
 @dataclass(frozen=True, slots=True)
 class Forecast:
     """What a run may send at the most. All of it is a promise, kept by the budget. `tokens` is None where the server
-    decides how long an answer is. `rate` is that of an open loop, in requests/s, which has no levels."""
+    decides how long an answer is. `rate` is that of an open loop, in requests/s, which has no levels; of several rates,
+    the highest."""
 
     levels: tuple[int, ...]
     requests: int
     tokens: int | None
     seconds: float
     rate: float | None = None
+    rising: bool = False
 
     def describe(self) -> str:
         """One line: what may be sent."""
         load = "concurrency " + ", ".join(f"{level:,}" for level in self.levels)
         if self.rate is not None:
-            load = f"{self.rate:,g} requests/s"
+            load = f"{'up to ' if self.rising else ''}{self.rate:,g} requests/s"
         tokens = "any number of tokens" if self.tokens is None else f"{self.tokens:,} tokens in and out"
         return f"{load}; at most {self.requests:,} requests, {tokens}, {_longest(self.seconds)}"
 
@@ -192,7 +194,7 @@ def rates_forecast(
             request_s=request_s,
         )
         requests, tokens, seconds = requests + one.requests, tokens + (one.tokens or 0), seconds + one.seconds
-    return Forecast((), requests, None if tokens_per_request is None else tokens, seconds, max(rates))
+    return Forecast((), requests, None if tokens_per_request is None else tokens, seconds, max(rates), True)
 
 
 def rate_warmup_s(request_s: float) -> float:

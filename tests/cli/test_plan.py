@@ -36,6 +36,21 @@ def test_what_does_not_fit_ends_with_no_and_what_would_do() -> None:
     assert "16 × h100" in text
 
 
+def test_the_lengths_of_a_workload() -> None:
+    """In 228 and out 471 tokens on average, with a tail: far fewer are held at the 99th percentile than at the mean."""
+    asked = ("--model", "llama-3.1-8b", "--gpu", "h100", "--json")
+    code, text = run(*asked, "-w", "sharegpt-first-turn")
+    found = json.loads(text)["requests"]
+    assert code == 0
+    assert found["input_tokens_mean"] == pytest.approx(228, rel=0.05)
+    assert found["output_tokens_mean"] == pytest.approx(471, rel=0.05)
+    assert found["total_tokens_p99"] > 2 * (228 + 471)
+    with pytest.raises(LoadgenError, match="exclude each other"):
+        run(*asked, "-w", "sharegpt-first-turn", "--input-len", "9")
+    with pytest.raises(LoadgenError, match="no-such"):
+        run(*asked, "-w", "no-such")
+
+
 def test_json_from_flags() -> None:
     shape = ("--layers", "80", "--heads", "64", "--kv-heads", "8", "--head-dim", "128")
     code, text = run("--params", "70B", "--weight-bits", "4", *shape, "--gpu", "h100", "--json")

@@ -89,3 +89,33 @@ def test_the_rate_may_be_typed_in_several_ways(call: Call) -> None:
     for text in ("90/min", "1.5", "1.5/s", "1.5 / s", "5400/h"):
         said = call("run", "http://127.0.0.1:9", "--rate", text, "--dry-run", "--model", "m")
         assert said.code == 0, said.err
+
+
+def test_a_sweep_of_rates_goes_up_as_far_as_it_may(call: Call, tmp_path: Path) -> None:
+    with ThreadedServer(serve(20)) as server:
+        said = call(
+            "sweep", server.url, "--rate", "40", "--max-rate", "80", "--requests", 40, "--input-len", 20,
+            "--output-len", 3, "--warmup", 5, "--json", "-o", tmp_path,
+        )  # fmt: skip
+    assert said.code in DONE_OR_BUSY, said.err
+    report = json.loads(said.out)
+    rates = [step["request_rate"] for step in report["steps"]]
+    assert rates == [40.0, 80.0][: len(rates)]
+    if said.code == 0:
+        assert (report["answer"]["reason"], report["answer"]["held"]) == ("max_level", 80.0)
+        assert "No limit up to 80 requests/s" in report["answer"]["sentence"]
+
+
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [
+        (("--max-rate", "9"), "--max-rate"),
+        (("--rate", "5", "--max-rate", "2"), "cannot start at 5"),
+        (("--rate", "5", "--levels", "1,2"), "exclude each other"),
+        (("--rate", "5", "--start", "2"), "exclude each other"),
+    ],
+    ids=["alone", "below", "levels", "start"],
+)
+def test_a_sweep_of_rates_that_cannot_be_meant(call: Call, typed: tuple[str, ...], words: str) -> None:
+    said = call("sweep", "http://127.0.0.1:9", *typed)
+    assert said.code == 2 and words in said.err

@@ -1,0 +1,75 @@
+"""`loadgen compare`: logs side by side → what differs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from ..errors import Exit, UsageError
+from .values import screen_width
+
+if TYPE_CHECKING:
+    from ..analysis.compare import RunSide
+    from ..records import Slo
+
+EPILOG = """\
+\b
+Examples:
+  loadgen compare results/RUN_A results/RUN_B
+  loadgen compare results/RUN_A results/RUN_B results/RUN_C --json | jq '.comparisons[].differences[] | select(.found)'
+  loadgen export results/RUN_B | loadgen compare results/RUN_A - --anyway
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.argument("paths", nargs=-1, metavar="A B...")
+@click.option("--anyway", is_flag=True, help="Compare although more than one main variable was changed.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def compare(paths: tuple[str, ...], anyway: bool, as_json: bool) -> int:
+    """Say how runs differ from the first one, and how sure that is.
+
+    Each is what `loadgen report` reads; one of them may be - for stdin. First the conditions stand side by side: where
+    more than one main variable was changed, what each did cannot be told apart, and nothing is compared without
+    --anyway. Runs of one workload and one seed are paired by equal work, which finds much smaller differences.
+
+    The exit code is 4 where it is refused, or no load was measured by two of them.
+    """
+    import sys
+
+    from ..analysis.compare import Compared, guarded
+    from ..analysis.compare import compare as compared_with
+    from ..analysis.conditions import conditions
+    from ..log.codec import encode, plain
+    from ..report.compared import compared_lines, compared_object, refusal
+    from ..report.text import fit
+
+    if len(paths) < 2:
+        raise UsageError("there is nothing to compare", "give two runs or more: loadgen compare RUN_A RUN_B")
+    if paths.count("-") > 1:
+        raise UsageError("stdin can be read only once", "give - for one of the runs")
+    sides = [run_side(path) for path in paths]
+    found = conditions([side.manifest for side in sides], [side.summaries for side in sides])
+    refused = "" if anyway else refusal(found)
+    against = [] if refused else guarded([compared_with(sides[0], side) for side in sides[1:]])
+    result = Compared(tuple(side.name for side in sides), tuple(found), tuple(against))
+    if as_json:
+        sys.stdout.buffer.write(encode(plain(compared_object(result, refused=refused))))
+        sys.stdout.buffer.flush()
+    else:
+        width = screen_width()
+        click.echo("\n".join(fit(compared_lines(result, refused=refused, width=width), width)))
+    return Exit.UNDECIDED if refused or not any(one.loads for one in against) else Exit.DONE
+
+
+def run_side(path: str, slo: Slo | None = None) -> RunSide:
+    """A log as one side of a comparison."""
+    from ..analysis import summarise_run
+    from ..analysis.compare import RunSide
+    from ..log.columns import columns
+    from ..log.store import open_run
+    from ..records import Slo
+
+    run = open_run(path)
+    table = columns(run.records())
+    return RunSide(run.source, run.manifest, table, summarise_run(table, slo or Slo(), run.observations, run.server))

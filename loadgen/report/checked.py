@@ -1,0 +1,120 @@
+"""`check`: has it become worse? As text, JSON, Markdown for a pull request and JUnit for a CI server. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+from xml.etree import ElementTree as Xml
+
+from ..analysis.regression import Check, Judged
+from .compared import difference_object, failing_text, load_text, sentence, short
+from .numbers import clean, number, percent
+
+_WORDS = {"regression": "REGRESSION", "held": "held", "undecided": "undecided"}
+
+
+def checked_lines(check: Check, notes: Sequence[str] = ()) -> list[str]:
+    """The answer, then each question with its reason, then what to know."""
+    lines = [f"answer    {headline(check)}", ""]
+    for answer, name, why in _questions(check):
+        lines.append(f"  {_WORDS[answer]:<12}{name}: {why}")
+    if not check.judged:
+        lines.append("  nothing could be compared")
+    return [*lines, *(["", *(f"note      {note}" for note in notes)] if notes else [])]
+
+
+def headline(check: Check) -> str:
+    margin = f"{percent(check.judged[0].margin)}" if check.judged else "the margin"
+    if check.refused:
+        return f"undecided: {check.refused}"
+    if check.answer == "regression":
+        worse = [short(one.difference) for one in check.judged if one.answer == "regression"]
+        worse += [f"failures at {load_text(f.load)}" for f in check.failing if f.worse]
+        worse += [f"{o.objective} at {load_text(o.load)}" for o in check.objections if not o.undecided]
+        return f"regression: {', '.join(worse)}"
+    if check.answer == "held":
+        return f"no loss above {margin}, and that is proven"
+    if check.more is not None:
+        return f"undecided: {number(check.more, 2)} times as long would probably decide"
+    if not any(one.loss for one in check.judged):
+        return "undecided: there is nothing to compare"
+    return f"undecided: too close to {margin} for any length to decide, or too few requests to tell"
+
+
+def _questions(check: Check) -> Iterator[tuple[str, str, str]]:
+    """(answer, what was asked, why) of each question."""
+    for one in check.judged:
+        yield one.answer, short(one.difference), reason(one)
+    for f in check.failing:
+        text = failing_text(f, "B")
+        if text:
+            yield "regression" if f.worse else "held", f"failures at {load_text(f.load)}", text.removeprefix("failed: ")
+    for o in check.objections:
+        why = "not proven to hold" if o.undecided else "broken, which the base does not break"
+        yield "undecided" if o.undecided else "regression", f"objective {o.objective} at {load_text(o.load)}", why
+
+
+def reason(one: Judged) -> str:
+    loss = one.loss
+    if loss is None:
+        return sentence(one.difference)
+    if loss.low is None or loss.high is None:
+        return f"loss {percent(loss.value)}, with too few requests for an interval"
+    text = f"loss {percent(loss.value)} [{percent(loss.low)}, {percent(loss.high)}] against {percent(one.margin)}"
+    if one.answer != "undecided":
+        return text
+    return text + (f"; {number(one.more, 2)} times as long would decide" if one.more else "; as good as the margin")
+
+
+def checked_object(check: Check, notes: Sequence[str] = ()) -> dict[str, Any]:
+    """Shares are of A's figure: a loss of 0.05 is 5 % worse."""
+    return {
+        "answer": check.answer,
+        "headline": headline(check),
+        "refused": check.refused or None,
+        "length_factor_to_decide": check.more,
+        "questions": [
+            {
+                **difference_object(one.difference),
+                "answer": one.answer,
+                "margin_share": one.margin,
+                "loss_share": one.loss.value if one.loss else None,
+                "loss_interval_share": [one.loss.low, one.loss.high] if one.loss and one.loss.low is not None else None,
+                "p_holm_one_sided": one.p,
+                "length_factor_to_decide": one.more,
+            }
+            for one in check.judged
+        ],
+        "failed": [{"load": f.load, "a_share": f.a, "b_share": f.b, "worse": f.worse} for f in check.failing],
+        "objectives": [{"load": o.load, "objective": o.objective, "undecided": o.undecided} for o in check.objections],
+        "notes": [clean(note) for note in notes],
+    }
+
+
+def markdown(check: Check, notes: Sequence[str] = ()) -> str:
+    """A table as a comment on a change shows it."""
+    rows = [f"| {_cell(_WORDS[answer])} | {_cell(name)} | {_cell(why)} |" for answer, name, why in _questions(check)]
+    table = ["| answer | what | why |", "| --- | --- | --- |", *rows] if rows else []
+    return "\n".join([f"**{_cell(headline(check))}**", "", *table, *["", *(f"- {clean(n)}" for n in notes)]]) + "\n"
+
+
+def _cell(text: str) -> str:
+    return clean(text).replace("|", "\\|")
+
+
+def junit(check: Check) -> bytes:
+    """One test case a question: a regression is a failure, what is undecided an error."""
+    questions = list(_questions(check))
+    if check.refused or not questions:
+        questions.append(("undecided", "comparison", check.refused or headline(check)))
+    failures, errors = (sum(answer == which for answer, _, _ in questions) for which in ("regression", "undecided"))
+    suite = Xml.Element(
+        "testsuite", name="loadgen check", tests=str(len(questions)), failures=str(failures), errors=str(errors)
+    )
+    for answer, name, why in questions:
+        case = Xml.SubElement(suite, "testcase", classname="loadgen.check", name=clean(name))
+        if answer != "held":
+            tag = "failure" if answer == "regression" else "error"
+            Xml.SubElement(case, tag, message=clean(why), type=answer)
+    text: bytes = Xml.tostring(suite, encoding="utf-8", xml_declaration=True)
+    return text + b"\n"

@@ -1,11 +1,11 @@
 """How often do comparisons cry wolf, and what do they find? Runs of engines of known difference, in virtual time.
 
-    python -m benchmarks.compare [--only paired,welch,mix,pairs] [--repeats 200] [--requests 1000]
+    python -m benchmarks.compare [--only paired,welch,mix,stalls,drift] [--repeats 200] [--requests 1000]
 
 `paired`  same lengths in the same order, margin 0: equal engines, a true 5 % loss, a true 10 % rise of p95 TTFT
 `welch`   the same with other lengths in each run of the same workload
 `mix`     B asked for other lengths: are equal engines called equal once its requests are weighted to A's mix?
-`pairs`   stalls or drift, 8 interleaved ABBA pairs judged on run-level log ratios
+`stalls`, `drift`  8 interleaved ABBA pairs on such an engine, judged on run-level log ratios
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def singles(engine: Engine, other: EngineConfig, repeats: int, requests: int, *,
 
 
 def interleaved(engine: Engine, other: EngineConfig, repeats: int, requests: int, pairs: int) -> Count:
-    """Pairs in ABBA order on one clock, with half a minute between two runs."""
+    """Pairs in ABBA order on one clock, with five seconds between two runs."""
     count = Count()
     for i in range(repeats):
         clock, steps = 1000.0 * i, {"A": [], "B": []}  # type: ignore[var-annotated]
@@ -172,7 +172,7 @@ def table(title: str, rows: Callable[[Engine, EngineConfig], Count]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="paired,welch,mix,pairs")
+    parser.add_argument("--only", default="paired,welch,mix,stalls,drift")
     parser.add_argument("--repeats", type=int, default=200)
     parser.add_argument("--requests", type=int, default=1000)
     parser.add_argument("--pairs", type=int, default=8)
@@ -188,12 +188,13 @@ def main() -> None:
             mix = replace(engine.mix, output_len=engine.mix.output_len * 1.3)
             found = singles(engine, engine.config, n, requests, same=False, mix=mix)
             print(f"{'mix':8}{engine.name:18}{'equal':14}{found}", flush=True)
-    if "pairs" in chosen:
-        for name, how in UNSTEADY.items():
-            engine = replace(ENGINES[0], config=replace(ENGINES[0].config, **how))  # type: ignore[arg-type]
-            for what, other in (("equal", engine.config), ("5 % loss", slower(engine.config))):
-                found = interleaved(engine, other, n, requests, flags.pairs)
-                print(f"{'pairs':8}{name:18}{what:14}{found}", flush=True)
+    for name in chosen:
+        if name not in UNSTEADY:
+            continue
+        engine = replace(ENGINES[0], config=replace(ENGINES[0].config, **UNSTEADY[name]))  # type: ignore[arg-type]
+        for what, other in (("equal", engine.config), ("5 % loss", slower(engine.config))):
+            found = interleaved(engine, other, n, requests, flags.pairs)
+            print(f"{'pairs':8}{name:18}{what:14}{found}", flush=True)
 
 
 if __name__ == "__main__":

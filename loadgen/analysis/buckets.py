@@ -28,19 +28,19 @@ UNITS = {
     "input": "input tokens",
     "output": "output tokens",
     "concurrency": "concurrent",
-    "time": "s since the start",
+    "time": "since the start",
     "model": "model",
     "peer": "peer",
     "turn": "turn",
-    "cached": "of the prompt cached",
+    "cached": "cached share",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
     """One cell of the table. `labels` by axis, in the order asked for. Shares are of all measured ok requests, and of
-    their output tokens. `n_effective` is the smallest of the medians of TTFT, TPOT and E2E, by which `established` is
-    judged; `latency` is by metric, in ms."""
+    their output tokens. `n_effective` is the smallest of the medians of TTFT, TPOT and E2E in each step, added up, by
+    which `established` is judged; `latency` is by metric, in ms."""
 
     labels: Mapping[str, str]
     sent: int
@@ -77,7 +77,6 @@ def by_buckets(c: Columns, axes: Sequence[str], summaries: Sequence[StepSummary]
         # What shares a batch is spread over the buckets: of c in flight, this one's part.
         spread = max((turnover.get(int(step), 1) for step in np.unique(mine.step)), default=1)
         latency = latencies(ok, max(1, round(spread * len(mine) / len(measured))))
-        medians = [q.n_effective for name in JUDGED if (q := latency[name].at(50.0)) is not None]
         found.append(
             Bucket(
                 labels={axis: label(int(code)) for axis, (_, label), code in zip(axes, coded, cell, strict=True)},
@@ -86,11 +85,22 @@ def by_buckets(c: Columns, axes: Sequence[str], summaries: Sequence[StepSummary]
                 failed=int(has_outcome(mine, *FAILED_OUTCOMES).sum()),
                 request_share=len(ok) / all_ok if all_ok else 0.0,
                 token_share=int(tokens[inside & ok_rows].sum()) / all_tokens if all_tokens else None,
-                n_effective=min(medians, default=0.0),
+                n_effective=_effective(ok, turnover, len(mine) / len(measured)),
                 latency=latency,
             )
         )
     return found
+
+
+def _effective(ok: Columns, turnover: Mapping[int, int], share: float) -> float:
+    """Effective requests of a bucket: the steps' own, added up, as it is their load that tells them apart."""
+    total = 0.0
+    for step in np.unique(ok.step):
+        mine = ok.where(ok.step == step)
+        found = latencies(mine, max(1, round(turnover.get(int(step), 1) * share)))
+        medians = [q.n_effective for name in JUDGED if (q := found[name].at(50.0)) is not None]
+        total += min(medians, default=0.0)
+    return total
 
 
 def power_codes(values: Int64) -> Int64:

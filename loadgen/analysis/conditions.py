@@ -67,7 +67,7 @@ def _told(manifest: Mapping[str, Any], steps: Sequence[StepSummary]) -> dict[str
     engine = {key: value for key, value in _object(simulator.get("engine")).items() if key != "seed"}
     parts = {name: next((describe[key] for key in keys if key in describe), None) for name, keys in _DESCRIBED.items()}
     precision = parts["precision"] or flags.get("dtype") or flags.get("quantization")
-    flags = {key: value for key, value in {**flags, **engine}.items() if key not in _LEARNT}
+    flags = {key: value for key, value in {**flags, **engine}.items() if key not in _LEARNT | {"dtype", "quantization"}}
     definitions = _object(manifest.get("definitions"))
     endings = {"force_length": request.get("force_length"), "stop": _extra(request, "stop"), "retries": _most(manifest)}
     known = bool(request)

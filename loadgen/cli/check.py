@@ -70,7 +70,6 @@ def check(
 
     from ..log.codec import encode, plain
     from ..report import checked
-    from ..report.text import fit
 
     if pairs is None:
         if against is None or len(urls) != 1:
@@ -98,7 +97,7 @@ def check(
         sys.stdout.buffer.write(encode(plain(checked.checked_object(found, notes))))
         sys.stdout.buffer.flush()
     else:
-        click.echo("\n".join(fit(checked.checked_lines(found, notes), screen_width())))
+        click.echo("\n".join(checked.checked_lines(found, notes, screen_width())))
     return {"regression": Exit.NO, "held": Exit.DONE, "undecided": Exit.UNDECIDED}[found.answer]
 
 

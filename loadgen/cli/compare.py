@@ -42,7 +42,6 @@ def compare(paths: tuple[str, ...], anyway: bool, as_json: bool) -> int:
     from ..analysis.conditions import conditions
     from ..log.codec import encode, plain
     from ..report.compared import compared_lines, compared_object, refusal
-    from ..report.text import fit
 
     if len(paths) < 2:
         raise UsageError("there is nothing to compare", "give two runs or more: loadgen compare RUN_A RUN_B")
@@ -57,8 +56,7 @@ def compare(paths: tuple[str, ...], anyway: bool, as_json: bool) -> int:
         sys.stdout.buffer.write(encode(plain(compared_object(result, refused=refused))))
         sys.stdout.buffer.flush()
     else:
-        width = screen_width()
-        click.echo("\n".join(fit(compared_lines(result, refused=refused, width=width), width)))
+        click.echo("\n".join(compared_lines(result, refused=refused, width=screen_width())))
     return Exit.UNDECIDED if refused or not any(one.loads for one in against) else Exit.DONE
 
 

@@ -60,7 +60,7 @@ def report(
     from ..report.bucketed import bucket_lines, buckets_object
     from ..report.facts import facts_of
     from ..report.jsonout import report_object
-    from ..report.text import fit, render
+    from ..report.text import render
     from ..slo import parse_slo
 
     axes = _axes(by) if by is not None else ()
@@ -96,7 +96,7 @@ def report(
             whole = details or step is not None
             click.echo(render(facts, summaries, marks, stop, slo, details=whole, width=screen_width()), nl=False)
             if axes:
-                click.echo("\n" + "\n".join(fit(bucket_lines(buckets), screen_width())))
+                click.echo("\n" + "\n".join(bucket_lines(buckets, screen_width())))
     except BrokenPipeError:
         reader_gone()
     return Exit.DONE if asked is None else _exit(marks)

@@ -55,7 +55,10 @@ def print_truth(config: EngineConfig, asked: Mapping[str, Any]) -> None:
         click.echo(f"{load:g} {_unit(loop)} …", err=True)
         levels.append(at(config, mix, load, loop=loop, effort=effort))
     most = saturation(config, mix, effort=effort)
-    crossings = {name: _crossing(config, mix, one, levels, loop, effort) for name, one in objectives.items()}
+    crossings = {}
+    for name, objective in objectives.items():
+        click.echo(f"where {name} breaks …", err=True)
+        crossings[name] = _crossing(config, mix, objective, levels, loop, effort)
     if asked["as_json"]:
         import orjson
 

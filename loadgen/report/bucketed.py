@@ -14,8 +14,9 @@ _POINTS = (50.0, 95.0)
 LONGEST = 28  # of a label
 
 
-def bucket_lines(buckets: Sequence[Bucket]) -> list[str]:
-    """A table with its heading, latencies in ms. A bucket below the least sample shows its counts and no more."""
+def bucket_lines(buckets: Sequence[Bucket], width: int = 120) -> list[str]:
+    """A table with its heading, latencies in ms. A bucket below the least sample shows its counts and no more. What
+    does not fit into `width` is left out, E2E first."""
     if not buckets:
         return ["no measured request to sort into buckets"]
     axes = list(buckets[0].labels)
@@ -24,10 +25,11 @@ def bucket_lines(buckets: Sequence[Bucket]) -> list[str]:
     sizes = [max(map(len, column)) + 2 for column in zip(names, *labels, strict=True)]
     head = "".join(name.ljust(size) for name, size in zip(names, sizes, strict=True))
     head += "".join(text.rjust(room) for text, room in (("ok", 7), ("failed", 8), ("requests", 10), ("tokens", 8)))
-    head += "".join(f"{name} p{p:g}".rjust(10) for name, _ in _names() for p in _POINTS)
+    room = max(1, min(len(_SHOWN), (width - 2 - len(head)) // (10 * len(_POINTS))))
+    shown = _SHOWN[:room]
+    head += "".join(f"{name} p{p:g}".rjust(10) for _, name in shown for p in _POINTS)
     lines = [
-        f"by {', '.join(axes)} · buckets are powers of two · latencies in ms · * no 95 % interval · {NOT_ESTABLISHED}:"
-        f" below {LEAST} effective requests",
+        f"by {', '.join(axes)}: buckets by powers of two, latencies in ms, * without a 95 % interval",
         f"  {head}",
     ]
     for bucket, row in zip(buckets, labels, strict=True):
@@ -35,15 +37,11 @@ def bucket_lines(buckets: Sequence[Bucket]) -> list[str]:
         text += f"{bucket.ok:>7,}{bucket.failed:>8,}{percent(bucket.request_share):>10}"
         text += percent(bucket.token_share).rjust(8)
         if bucket.established:
-            text += "".join(_cell(bucket.latency[key], p).rjust(10) for _, key in _names() for p in _POINTS)
+            text += "".join(_cell(bucket.latency[key], p).rjust(10) for key, _ in shown for p in _POINTS)
         else:
-            text += f"   {NOT_ESTABLISHED}"
+            text += f"   {NOT_ESTABLISHED}: below {LEAST} effective"
         lines.append(f"  {text}")
     return lines
-
-
-def _names() -> list[tuple[str, str]]:
-    return [(name, key) for key, name in _SHOWN]
 
 
 def _cell(found: Distribution, p: float) -> str:

@@ -7,20 +7,20 @@ from typing import Any
 from xml.etree import ElementTree as Xml
 
 from ..analysis.regression import Check, Judged
-from .compared import difference_object, failing_text, load_text, sentence, short
+from .compared import difference_object, failing_text, load_text, sentence, short, wrapped
 from .numbers import clean, number, percent
 
 _WORDS = {"regression": "REGRESSION", "held": "held", "undecided": "undecided"}
 
 
-def checked_lines(check: Check, notes: Sequence[str] = ()) -> list[str]:
+def checked_lines(check: Check, notes: Sequence[str] = (), width: int = 120) -> list[str]:
     """The answer, then each question with its reason, then what to know."""
     lines = [f"answer    {headline(check)}", ""]
     for answer, name, why in _questions(check):
         lines.append(f"  {_WORDS[answer]:<12}{name}: {why}")
     if not check.judged:
         lines.append("  nothing could be compared")
-    return [*lines, *(["", *(f"note      {note}" for note in notes)] if notes else [])]
+    return wrapped([*lines, *(["", *(f"note      {note}" for note in notes)] if notes else [])], width)
 
 
 def headline(check: Check) -> str:
@@ -34,6 +34,9 @@ def headline(check: Check) -> str:
         return f"regression: {', '.join(worse)}"
     if check.answer == "held":
         return f"no loss above {margin}, and that is proven"
+    unsure = [f"{o.objective} at {load_text(o.load)}" for o in check.objections]
+    if check.judged and all(one.answer == "held" for one in check.judged):
+        return f"undecided: no loss above {margin}, but {', '.join(unsure)} not proven to hold"
     if check.more is not None:
         return f"undecided: {number(check.more, 2)} times as long would probably decide"
     if not any(one.loss for one in check.judged):

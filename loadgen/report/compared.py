@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from ..analysis.conditions import Condition, changed, unknown
 from ..records import Estimate
 from .numbers import clean, number, percent, plural
 
+LABEL = 10  # columns
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _HOW = {
     "paired": "paired by equal work",
@@ -45,9 +47,9 @@ def compared_lines(compared: Compared, *, refused: str = "", width: int = 120) -
     elif len(names) > 1:
         notes.append(f"warning   {refusal(compared.conditions)}")
     elif names:
-        notes.append(f"changed   {names[0]}, and no other main variable that both tell")
+        notes.append(f"changed   {names[0]}: whatever differs, as far as is told, is by that")
     else:
-        notes.append("changed   no main variable that all of them tell")
+        notes.append("changed   nothing that all of them tell, besides target, seed and client")
     if open_ones:
         notes.append(
             f"unknown   {', '.join(open_ones)}: may differ (--describe precision=fp8 --describe gpu=H100 tells)"
@@ -56,16 +58,28 @@ def compared_lines(compared: Compared, *, refused: str = "", width: int = 120) -
     if not refused:
         for i, one in enumerate(compared.against_first, 1):
             blocks += comparison_blocks(one, letter(i), alone=len(compared.against_first) == 1)
-    return [line for block in blocks if block for line in (*block, "")][:-1]
+    return wrapped([line for block in blocks if block for line in (*block, "")][:-1], width)
+
+
+def wrapped(lines: Sequence[str], width: int) -> list[str]:
+    """Lines that are too long go on below, a little to the right of where they begin."""
+    found: list[str] = []
+    for text in lines:
+        label = text[:LABEL].strip() and text[LABEL - 1 : LABEL] == " " and not text.startswith(" ")
+        indent = LABEL if label else len(text) - len(text.lstrip()) + 4
+        found += textwrap.wrap(
+            text, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
+        ) or [""]
+    return found
 
 
 def condition_lines(found: Sequence[Condition], runs: int, width: int) -> list[str]:
     size = max((len(c.name) for c in found), default=0) + 2
-    room = max(12, (width - size - 12) // max(runs, 1))
+    room = max(12, (width - size - 9) // max(runs, 1))
     lines = ["  " + "condition".ljust(size) + "".join(letter(i).ljust(room) for i in range(runs))]
     for c in found:
         cells = [_fitted(value, room - 2) for value in _apart(c)]
-        mark = "" if c.state == "same" else c.state + ("" if c.main else " (not a main one)")
+        mark = "" if c.state == "same" else c.state
         lines.append(("  " + c.name.ljust(size) + "".join(cell.ljust(room) for cell in cells) + mark).rstrip())
     return lines
 
@@ -91,7 +105,7 @@ def comparison_blocks(one: Comparison, b: str, *, alone: bool) -> list[list[str]
         blocks.append([f"{b} against A"])
     for load in one.loads:
         mine = [d for d in one.differences if d.load == load]
-        block = [f"at {load_text(load)}"]
+        block = [f"at {load_text(load)}, {_HOW[mine[0].how]}"]
         block += ["  " + sentence(d, b) for d in mine if d.primary or d.percentile is None]
         rest = [d for d in mine if not d.primary and d.percentile is not None and d.ratio is not None]
         if rest:
@@ -133,10 +147,10 @@ def sentence(d: Difference, b: str = "B") -> str:
         word = ("more" if more else "less") if d.percentile is None else "higher" if more else "lower"
         good = more == d.more_is_better
         lead = f"{b} has {percent(abs(ratio.value - 1))} {word} {name}"
-        return f"{lead} {span}, which is {'better' if good else 'worse'}{values} ({_HOW[d.how]}{holm})"
+        return f"{lead} {span}, which is {'better' if good else 'worse'}{values}{holm}"
     beyond = not ratio.low <= 1 <= ratio.high
     why = " beyond chance by itself, but not among so many questions" if beyond else ""
-    return f"no difference established in {name}: {change} {span}{why}{values} ({_HOW[d.how]}{holm})"
+    return f"no difference established in {name}: {change} {span}{why}{values}"
 
 
 def _signed(share: float) -> str:

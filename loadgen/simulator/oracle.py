@@ -248,7 +248,9 @@ def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
 @cache
 def _source() -> str:
     digest = hashlib.sha256()
-    for path in (Path(__file__), *sorted((Path(__file__).parent / "engine").glob("*.py"))):
+    here = Path(__file__)
+    rooms = (here.parent / "engine", here.parent.parent / "hardware")  # hardware says how much KV memory there is
+    for path in (here, *(path for room in rooms for path in sorted(room.glob("*.py")))):
         digest.update(path.read_bytes())
     return digest.hexdigest()
 

@@ -148,8 +148,8 @@ def told_lag(page: str) -> str | None:
     if lost_s <= MOST_LOST * busy_s:
         return None
     return (
-        f"the simulated server itself fell behind its engine: it lost {lost_s:.1f} s beside {busy_s:.1f} s of steps, so "
-        "the figures at high loads are of this machine"
+        f"the simulated server itself fell behind its engine: it lost {lost_s:.1f} s beside {busy_s:.1f} s of steps, "
+        "so the figures at high loads are of this machine"
     )
 
 

@@ -301,5 +301,5 @@ def test_m19_nothing_streamed_has_no_ttft(make_sender: MakeSender) -> None:
     assert summary.output_tokens_mean == 5
     text, json = texts(summary)
     assert json["median_ttft_ms"] is None
-    assert "3 of 3 answers not streamed: they have no TTFT" in text
+    assert "3 of 3 answers not streamed: their TTFT, TPOT and ITL are n/a" in text
     assert "TTFT" not in "\n".join(step_details(summary))

@@ -437,20 +437,21 @@ def test_r06_nothing_is_kept_of_requests_that_have_ended(make_sender: MakeSender
     async def main() -> list[int]:
         alive: list[int] = []
         async with ScriptedServer(many) as fake, make_sender(fake.url, connections=8) as sender:
-            for number in range(4):
+            for number in range(10):
                 plan = StepPlan(number, 8, lambda p: False, 0, requests=100)
                 await run_step(
                     sender, repeat(PROMPT), plan, on_record=lambda r: None, clock=time.monotonic_ns, zero_ns=0
                 )
                 fake.requests.clear()
-                if number in (1, 3):
+                if number in (1, 9):
                     await anyio.sleep(0.3)  # what watches for the last bytes of an answer is over
                     gc.collect()
                     alive.append(len(gc.get_objects()))
         return alive
 
     before, after = anyio.run(main)
-    assert after - before < 100, "two hundred requests later"
+    # asyncio forgets timers that were called off only some hundred at a time.
+    assert after - before < 600, "eight hundred requests later"
 
 
 # --- R10: the screen ------------------------------------------------------------------------------------------------

@@ -2,8 +2,8 @@
 token; its KV crosses a link; the rest is decoded in the other. Neither delays the other's steps.
 
 Both pools are the configured engine, each with accelerators of its own. The link carries one prompt's KV after the
-other: latency + bytes / bandwidth. Until its KV has left, a prompt keeps its blocks in the prefill pool. A sequence that
-the decode pool preempts is computed again there.
+other: latency + bytes / bandwidth. Until its KV has left, a prompt keeps its blocks in the prefill pool. A sequence
+that the decode pool preempts is computed again there.
 """
 
 from __future__ import annotations

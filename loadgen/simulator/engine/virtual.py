@@ -36,8 +36,8 @@ class Requests:
 @dataclass(frozen=True, slots=True)
 class Mix:
     """Lengths in tokens, drawn independently: lognormal with `sigma` around the mean, or else uniform within `spread`
-    (a share) of it; the prompts within `input_spread`, where it is given. `prefixes` > 0: each prompt begins with one of
-    so many texts of `prefix_len` tokens, all equally likely, which come on top of `input_len`."""
+    (a share) of it; the prompts within `input_spread`, where it is given. `prefixes` > 0: each prompt begins with one
+    of so many texts of `prefix_len` tokens, all equally likely, which come on top of `input_len`."""
 
     input_len: float
     output_len: float

@@ -1,0 +1,106 @@
+"""What compare and check say in words."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from loadgen.analysis.compare import Difference, Failing
+from loadgen.analysis.conditions import Condition
+from loadgen.analysis.ratios import LogRatio
+from loadgen.analysis.regression import Check, Judged, Objection, judge_losses
+from loadgen.records import Estimate
+from loadgen.report.checked import checked_lines, headline, junit, markdown
+from loadgen.report.compared import condition_lines, failing_text, refusal, sentence
+
+
+def difference(
+    ratio: float | None, error: float | None = 0.005, p: float | None = None, metric: str = "ttft"
+) -> Difference:
+    percentile = None if metric == "output_throughput" else 95.0
+    log = None if ratio is None else LogRatio(math.log(ratio), error, 9)
+    b = None if ratio is None else 100 * ratio
+    return Difference(metric, percentile, 32, 100.0, b, log, "paired", primary=p is not None, p_adjusted=p)
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        (difference(1.1), "B has 10.0 % higher p95 TTFT [+8.8 %, +11 %], which is worse: 100 → 110 ms"),
+        (difference(0.9), "B has 10.0 % lower p95 TTFT [−11 %, −9.0 %], which is better: 100 → 90.0 ms"),
+        (
+            difference(0.9, metric="output_throughput", p=0.0004),
+            "B has 10.0 % less output throughput [−11 %, −9.0 %], which is worse: 100 → 90.0 tokens/s, p <0.001 by Holm",
+        ),
+        (difference(1.001), "no difference established in p95 TTFT: +0.1 % [−1.0 %, +1.2 %]: 100 → 100 ms"),
+        (
+            difference(1.02, p=0.06),
+            "no difference established in p95 TTFT: +2.0 % [+0.9 %, +3.2 %] beyond chance by itself, but not among so many"
+            " questions: 100 → 102 ms",
+        ),
+        (difference(1.5, None), "p95 TTFT +50 %: 100 → 150 ms; too few requests to tell it from chance"),
+        (difference(None), "p95 TTFT cannot be compared: B has none"),
+    ],
+)  # fmt: skip
+def test_each_difference_is_a_sentence(made: Difference, words: str) -> None:
+    assert sentence(made) == words
+
+
+def test_conditions_show_what_differs_of_long_flags() -> None:
+    flags = Condition("server flags", ("a=1, b=2, c=3", "a=1, b=5, c=3"), main=True)
+    lines = condition_lines([flags, Condition("GPU", (None, "H100"), main=True)], 2, 120)
+    assert lines[1].split() == ["server", "flags", "b=2", "b=5", "changed"]
+    assert lines[2].split() == ["GPU", "unknown", "H100", "unknown"]
+
+
+def test_one_change_is_a_comparison_and_two_are_not() -> None:
+    model, gpu = (Condition(name, ("x", "y"), main=True) for name in ("model", "GPU"))
+    seed = Condition("seed", ("1", "2"), main=False)
+    assert refusal([model, seed]) == ""
+    assert refusal([model, gpu]).startswith("2 main variables were changed (model, GPU)")
+
+
+def test_failures_are_said_where_there_are_any() -> None:
+    none, some = Estimate(0.0, 0.0, 0.01), Estimate(0.2, 0.15, 0.25)
+    assert failing_text(Failing(8, none, none), "B") == ""
+    assert "B fails more often" in failing_text(Failing(8, none, some), "B")
+    assert "no difference proven" in failing_text(Failing(8, Estimate(0.19, 0.1, 0.3), some), "B")
+
+
+def judged(*ratios: float | None) -> tuple[Judged, ...]:
+    return judge_losses([difference(ratio) for ratio in ratios], 0.05)
+
+
+@pytest.mark.parametrize(
+    ("check", "answer", "words"),
+    [
+        (Check(judged(1.2, 1.0)), "regression", "regression: p95 TTFT at a load of 32"),
+        (Check(judged(1.0)), "held", "no loss above 5.0 %, and that is proven"),
+        (Check(judged(1.045)), "undecided", "undecided: 5.6 times as long would probably decide"),
+        (Check(judged(1.05)), "undecided", "undecided: too close to 5.0 %"),
+        (Check(judged(None)), "undecided", "undecided: there is nothing to compare"),
+        (Check(()), "undecided", "undecided: there is nothing to compare"),
+        (Check(judged(1.2), refused="2 changed"), "undecided", "undecided: 2 changed"),
+        (
+            Check(judged(1.0), objections=(Objection(8, "ttft_p95"),)),
+            "regression",
+            "regression: ttft_p95 at a load of 8",
+        ),
+        (
+            Check(judged(1.0), objections=(Objection(8, "ttft_p95", undecided=True),)),
+            "undecided",
+            "undecided: no loss above 5.0 %, but ttft_p95 at a load of 8 not proven to hold",
+        ),
+    ],
+    ids=[*"abcdefghi"],
+)
+def test_the_answer_in_a_line(check: Check, answer: str, words: str) -> None:
+    assert check.answer == answer and headline(check).startswith(words)
+    assert checked_lines(check)[0].endswith(headline(check)) and headline(check) in markdown(check)
+
+
+def test_words_of_others_cannot_break_the_files() -> None:
+    check = Check(judged(1.0), objections=(Objection(8, 'a<b & "c" | \x1b[31m'),))
+    assert b"a&lt;b &amp;" in junit(check) and b"\x1b" not in junit(check)
+    assert "\\|" in markdown(check) and "\x1b" not in markdown(check)

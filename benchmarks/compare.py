@@ -44,6 +44,7 @@ ENGINES = (
         EngineConfig(max_batch=32, prefill_ms=0.12, max_prefill_tokens=512, chunked_prefill=True),
         Mix(256, 12, sigma=0.6),
         16,
+        queued=True,
     ),
     Engine(
         "KV", EngineConfig(max_batch=64, kv_blocks=280, context_length=4096), Mix(128, 24, sigma=0.5), 32, queued=True

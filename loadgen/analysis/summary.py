@@ -52,11 +52,17 @@ PERCENTILES = (50.0, 90.0, 95.0, 99.0)
 
 
 def summarise_run(
-    c: Columns, slo: Slo, observations: Iterable[Observation] = (), server: Sequence[ServerSample] = ()
+    c: Columns,
+    slo: Slo,
+    observations: Iterable[Observation] = (),
+    server: Sequence[ServerSample] = (),
+    *,
+    uncounted: Collection[int] = (),
 ) -> list[StepSummary]:
-    """All steps of a run in their order, also those of which only the driver knows, beside what the server told."""
+    """All steps of a run in their order, also those of which only the driver knows, beside what the server told; the
+    `uncounted` are left out."""
     seen = {o.step: o for o in observations}
-    steps = sorted({*c.steps(), *seen})
+    steps = sorted({*c.steps(), *seen} - set(uncounted))
     return [beside_server(summarise(c, step, slo, seen.get(step)), c, server) for step in steps]
 
 

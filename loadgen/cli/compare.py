@@ -69,5 +69,6 @@ def run_side(path: str, slo: Slo | None = None) -> RunSide:
     from ..records import Slo
 
     run = open_run(path)
-    table = columns(run.records())
-    return RunSide(run.source, run.manifest, table, summarise_run(table, slo or Slo(), run.observations, run.server))
+    table = columns(run.records()).without(run.uncounted)
+    seen = [one for one in run.observations if one.step not in run.uncounted]
+    return RunSide(run.source, run.manifest, table, summarise_run(table, slo or Slo(), seen, run.server))

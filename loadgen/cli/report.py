@@ -68,7 +68,7 @@ def report(
     run = open_run(path)
     table = columns(run.records())
     slo = asked if asked is not None else manifest_slo(run.manifest)
-    summaries = summarise_run(table, slo, run.observations, run.server)
+    summaries = summarise_run(table, slo, run.observations, run.server, uncounted=run.uncounted)
     marks = marks_of(run, summaries, slo, again=asked is not None)
     if step is not None:
         if step not in marks:
@@ -86,7 +86,8 @@ def report(
         truncated_lines=run.truncated_lines,
         is_csv=run.is_csv,
     )
-    buckets = by_buckets(table.where(table.step == step) if step is not None else table, axes, summaries)
+    counted = table.without(run.uncounted)
+    buckets = by_buckets(counted.where(counted.step == step) if step is not None else counted, axes, summaries)
     try:
         if as_json:
             told = report_object(facts, summaries, marks, stop, slo)
@@ -139,7 +140,7 @@ def marks_of(run: Run, summaries: Sequence[StepSummary], slo: Slo, *, again: boo
     manifest = run.manifest or {}
     plan = manifest.get("plan")
     rate = plan.get("max_error_rate") if isinstance(plan, dict) else None
-    written = {} if again else decode_levels(manifest.get("levels"))
+    written = {} if again else {**run.verdicts, **decode_levels(manifest.get("levels"))}
     marks = {}
     for i, summary in enumerate(summaries):
         if summary.step in written:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -26,6 +27,16 @@ class Lines:
             self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise not_written(path.parent, error) from error
+
+    def hold(self) -> bool:
+        """Keep every other process from holding the file, until this one closes it or ends. False: another does."""
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError:  # a file system without locks
+            pass
+        return True
 
     def append(self, record: Record) -> None:
         self.write(codec.encode_record(record))

@@ -32,6 +32,7 @@ from ..records import (
     Events,
     InputTokens,
     Lag,
+    LevelResult,
     Observation,
     OutputTokens,
     Record,
@@ -187,9 +188,12 @@ def stop_object(stop: Stop) -> dict[str, Any]:
     return {units.get(k, k): v for k, v in plain(stop).items()}
 
 
-def step_object(observation: Observation, summary: StepSummary | None = None) -> dict[str, Any]:
-    """A line of steps.jsonl."""
-    line = {"step": observation.step, "observation": observation_object(observation)}
+def step_object(
+    observation: Observation, summary: StepSummary | None = None, level: LevelResult | None = None
+) -> dict[str, Any]:
+    """A line of steps.jsonl. `level` is what the run made of the step."""
+    said = {} if level is None else {"verdict": level.verdict, "broke": list(level.broke)}
+    line = {"step": observation.step, **said, "observation": observation_object(observation)}
     return line if summary is None else {**line, "summary": summary_object(summary)}
 
 
@@ -310,7 +314,7 @@ def _pair(value: object) -> tuple[float, float] | None:
 
 
 def decode_levels(value: object) -> dict[int, tuple[str, tuple[str, ...]]]:
-    """The manifest's `levels` → step → (verdict, broken objectives); what cannot be read is left out."""
+    """The manifest's `levels`, or lines of steps.jsonl → step → (verdict, broken objectives); what cannot be read is left out."""
     found: dict[int, tuple[str, tuple[str, ...]]] = {}
     for level in value if isinstance(value, list) else ():
         if isinstance(level, Mapping) and type(level.get("step")) is int and level.get("verdict") in VERDICTS:

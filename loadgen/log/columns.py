@@ -111,6 +111,10 @@ class Columns:
         """The rows where the mask of shape (n,) is true, in their order, with their events."""
         return self if mask.all() else self.at(np.flatnonzero(mask))
 
+    def without(self, steps: Collection[int]) -> Columns:
+        """The rows of all other steps."""
+        return self.where(~np.isin(self.step, list(steps))) if steps else self
+
     def parts(self, order: Int64 | None = None, *, events: int = PART_EVENTS) -> Iterator[Columns]:
         """All rows, in the order given or their own, in parts of some `events` events (whole rows): for what would take
         several arrays as long as all events together."""

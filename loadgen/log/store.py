@@ -33,7 +33,7 @@ from typing import Any, BinaryIO, Protocol, Self
 import orjson
 
 from ..errors import LogError
-from ..records import Observation, Record, ServerSample, StepSummary, Stop
+from ..records import LevelResult, Observation, Record, ServerSample, StepSummary, Stop
 from . import codec
 from .append import Lines, absorb, not_written
 from .formats import read_csv
@@ -53,7 +53,9 @@ class Sink(Protocol):
 
     def write_manifest(self, manifest: Mapping[str, Any]) -> None: ...
     def append(self, record: Record) -> None: ...
-    def append_step(self, observation: Observation, summary: StepSummary | None = None) -> None: ...
+    def append_step(
+        self, observation: Observation, summary: StepSummary | None = None, level: LevelResult | None = None
+    ) -> None: ...
     def append_server(self, sample: ServerSample) -> None: ...
     def sync(self) -> None: ...
     def close(self) -> None: ...
@@ -68,6 +70,9 @@ class RunFolder:
         self._requests = Lines(path / REQUESTS)
         self._steps = Lines(path / STEPS)
         self._server: Lines | None = None
+        if not self._requests.hold():
+            self.close()
+            raise LogError(f"the run in {path} is still going on", "wait for its end, or end it with Ctrl-C")
 
     @property
     def records(self) -> int:
@@ -119,8 +124,10 @@ class RunFolder:
     def append(self, record: Record) -> None:
         self._requests.append(record)
 
-    def append_step(self, observation: Observation, summary: StepSummary | None = None) -> None:
-        self._steps.write(codec.encode(codec.step_object(observation, summary)))
+    def append_step(
+        self, observation: Observation, summary: StepSummary | None = None, level: LevelResult | None = None
+    ) -> None:
+        self._steps.write(codec.encode(codec.step_object(observation, summary, level)))
 
     def append_server(self, sample: ServerSample) -> None:
         if self._server is None:
@@ -180,8 +187,10 @@ class StreamLog:
         self._write("request", codec.record_object(record))
         self.records += 1
 
-    def append_step(self, observation: Observation, summary: StepSummary | None = None) -> None:
-        self._write("step", codec.step_object(observation, summary))
+    def append_step(
+        self, observation: Observation, summary: StepSummary | None = None, level: LevelResult | None = None
+    ) -> None:
+        self._write("step", codec.step_object(observation, summary, level))
 
     def append_server(self, sample: ServerSample) -> None:
         self._write("server", server_object(sample))
@@ -227,13 +236,15 @@ class Run:
     """A run that was read: its facts at once, its records one by one.
 
     `status` is the manifest's; `interrupted` where the run never got to its end, `imported` where there is no manifest.
-    `truncated_lines` counts half-written lines and is complete once `records()` and the steps were read.
+    `truncated_lines` counts half-written lines and is complete once `records()` and the steps were read. `verdicts` are
+    those that the run came to as each step ended: step → (verdict, broken objectives).
     """
 
     source: str
     manifest: dict[str, Any] | None = None
     observations: list[Observation] = field(default_factory=list)
     server: list[ServerSample] = field(default_factory=list)
+    verdicts: dict[int, tuple[str, tuple[str, ...]]] = field(default_factory=dict)
     truncated_lines: int = 0
     is_csv: bool = False
     _files: list[tuple[str, Path | BinaryIO]] = field(default_factory=list)
@@ -250,6 +261,15 @@ class Run:
     @property
     def stop(self) -> Stop | None:
         return codec.decode_stop(self.manifest.get("stop")) if self.manifest else None
+
+    @property
+    def uncounted(self) -> frozenset[int]:
+        """Steps that an interruption cut short and that were measured again, as other steps, when the run was resumed:
+        their requests are kept, and stand for nothing."""
+        resumed = (self.manifest or {}).get("resumed")
+        entries = [one for one in resumed if isinstance(one, dict)] if isinstance(resumed, list) else []
+        steps = [one.get("uncounted") for one in entries]
+        return frozenset(step for listed in steps if isinstance(listed, list) for step in listed if type(step) is int)
 
     def records(self) -> Iterator[Record]:
         """Every record of the run, in the order of the log. LogError, naming file and line, for a line that is none."""
@@ -329,9 +349,9 @@ def _open_folder(folder: Path, source: str, files: list[Path]) -> Run:
     run._files = [(str(file), file) for file in files]
     if (folder / STEPS).is_file():
         name = str(folder / STEPS)
-        run.observations = [
-            codec.decode_observation(obj, name, number) for number, obj in run._lines(name, folder / STEPS)
-        ]
+        for number, obj in run._lines(name, folder / STEPS):
+            run.observations.append(codec.decode_observation(obj, name, number))
+            run.verdicts.update(codec.decode_levels([obj]))
     if (folder / SERVER).is_file():
         name = str(folder / SERVER)
         run.server = [decode_server(obj, name, number) for number, obj in run._lines(name, folder / SERVER)]
@@ -366,6 +386,7 @@ def _open_start(name: str, file: Path | BinaryIO, start: bytes) -> Run:
                 run.manifest = obj["manifest"]  # the last one written is the one that holds
             elif kind == "step":
                 run.observations.append(codec.decode_observation(obj, name, number))
+                run.verdicts.update(codec.decode_levels([obj]))
             elif kind == "server":
                 run.server.append(decode_server(obj, name, number))
         run.truncated_lines = 0

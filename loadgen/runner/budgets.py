@@ -18,6 +18,7 @@ from ..workload.plain import PlainWorkload
 from .config import Budgets, RunConfig
 
 TRACE_ROOM_S = 20.0  # for a trace to be read, and for what a slow server still has to answer at its end
+START_ROOM_S = 15.0  # for worker processes to come up, on a machine that has other things to do
 
 
 def budget_of(config: RunConfig, workload: PlainWorkload) -> Budget:
@@ -121,7 +122,8 @@ def announced(
         )
     tries = 1 + config.retry.times  # each is a request to the server
     most = None if expected.tokens is None else expected.tokens * tries
-    requests, tokens, seconds = budget.tighten(expected.requests * tries, most, expected.seconds)
+    longest_s = expected.seconds + (START_ROOM_S if overlap_s else 0.0)
+    requests, tokens, seconds = budget.tighten(expected.requests * tries, most, longest_s)
     return Forecast(expected.levels, requests, tokens, seconds, expected.rate, expected.rising)
 
 

@@ -15,7 +15,7 @@ from ..records import FAILED_OUTCOMES, LevelResult, Record, RequestSpec
 from .journal import Journal, LoggedSender
 from .setting import Setting
 
-_BROKEN = ("connect", "dns", "tls", "reset", "protocol", "incomplete")  # how requests fail when a server goes away
+BROKEN = ("connect", "dns", "tls", "reset", "protocol", "incomplete")  # how requests fail when a server goes away
 
 
 class Recovery:
@@ -32,7 +32,7 @@ class Recovery:
     def ended(self, record: Record) -> None:
         if record.outcome in FAILED_OUTCOMES:
             self._failed += 1
-            self._broken += record.error is not None and record.error.kind in _BROKEN
+            self._broken += record.error is not None and record.error.kind in BROKEN
 
     async def after(
         self,

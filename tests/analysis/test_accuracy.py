@@ -15,6 +15,7 @@ from loadgen.analysis.accuracy import client_limit, error_bounds, exact_share, r
 from loadgen.log.columns import columns
 from loadgen.records import ClientHealth, Connect, Events, InputTokens, Lag, Observation, OutputTokens, Record, Slo
 from loadgen.search.verdict import judge
+from tests.thorough import examples
 
 BASE_US = 20
 FINE = ClientHealth(
@@ -110,7 +111,7 @@ def truth_and_measured(draw: st.DrawFn) -> tuple[list[Record], list[Record]]:
     return true, seen
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(truth_and_measured())
 def test_no_percentile_is_further_from_the_truth_than_its_bound(pair: tuple[list[Record], list[Record]]) -> None:
     truth, seen = map(columns, pair)

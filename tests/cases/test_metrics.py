@@ -302,4 +302,7 @@ def test_m19_nothing_streamed_has_no_ttft(make_sender: MakeSender) -> None:
     text, json = texts(summary)
     assert json["median_ttft_ms"] is None
     assert "3 of 3 answers not streamed: their TTFT, TPOT and ITL are n/a" in text
-    assert "TTFT" not in "\n".join(step_details(summary))
+    details = "\n".join(step_details(summary))
+    assert [line.split() for line in details.splitlines() if "TTFT" in line] == [
+        ["TTFT,", "TPOT,", "ITL", "n/a", "(not", "streaming)"]
+    ]

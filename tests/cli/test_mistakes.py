@@ -178,7 +178,7 @@ def test_what_cannot_be_meant_together(call: Call, tmp_path: Path, args: list[st
         (["sweep", NOWHERE, "--levels", "1,2", "--max-level", "4"], "exclude each other", "leave one"),
         (["sweep", NOWHERE, "--demo"], "simulated server", "--simulate"),
         (["swep", NOWHERE], "no verb swep", "did you mean sweep?"),
-        (["benchmark"], "no verb benchmark", "sweep, run, report"),
+        (["benchmark"], "no verb benchmark", "the verbs are sweep, run"),
         (["--verison"], "no option --verison", "did you mean --version?"),
         (["run", NOWHERE, "-c", "99999999"], "open files", "in flight"),
         (["simulate", "--port", "x"], "--port", "--help"),

@@ -293,4 +293,4 @@ def test_the_help_of_each_verb(call: Call, monkeypatch: pytest.MonkeyPatch, verb
     assert max(map(len, options)) <= width
     if verb in ("run", "sweep"):
         heads = [line for line in options if line.endswith(":") and not line.startswith(" ")]
-        assert heads[:3] == ["Target:", "Load:", "Workload:"] and len(heads) == 11
+        assert heads[:3] == ["Target:", "Load:", "Workload:"] and 10 <= len(heads) == len(set(heads))

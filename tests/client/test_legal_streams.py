@@ -31,9 +31,9 @@ from tests.client.legal_streams import Stream, cuts_of, legal_stream
 from tests.client.reference_reader import Figures, Read, figures_of, reference
 from tests.client.streams import MS, SENT
 
-STREAMS = int(os.environ.get("LOADGEN_FUZZ_STREAMS", "2000"))
-SERVED = STREAMS // 5
-BLOCKS = 10
+STREAMS = int(os.environ.get("LOADGEN_FUZZ_STREAMS", "800"))
+SERVED = STREAMS // 6
+BLOCKS = 4
 
 
 # --- the tally --------------------------------------------------------------------------------------------------------

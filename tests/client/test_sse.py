@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from loadgen.client.sse import EventTooLong, SSEEvent, SSEParser
 from tests.client.captures import STREAMED, body_of
+from tests.thorough import examples
 
 ENDINGS = {"LF": b"\n", "CRLF": b"\r\n", "CR": b"\r"}
 
@@ -247,7 +248,7 @@ def cut_up(data: bytes, cuts: list[int]) -> list[bytes]:
     return [data[a:b] for a, b in pairwise(points)]
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(streams(), st.lists(st.integers(0, 150), max_size=8))
 def test_any_stream_in_any_reads_is_what_the_reference_reads(data: bytes, cuts: list[int]) -> None:
     expected = reference(data)
@@ -270,7 +271,7 @@ unusual = [
 blocks = st.lists(st.sampled_from(usual + unusual), max_size=8)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(blocks, st.integers(0, 3))
 def test_the_fast_path_is_the_general_path(parts: list[bytes], extra: int) -> None:
     """Whole events with LF endings in one read, against the same bytes in reads too small for the fast path."""

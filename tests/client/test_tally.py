@@ -14,6 +14,7 @@ from loadgen.client.tally import Tally, TallyResult
 from loadgen.errors import Failure
 from tests.client.captures import STREAMED, body_of, request_of
 from tests.client.streams import CU, DONE, ERROR, FIN, MS, ROLE, SENT, C, J, U, chunk, ms, run
+from tests.thorough import examples
 
 # --- failures and what is kept of them --------------------------------------------------------------------------------
 
@@ -300,7 +301,7 @@ def test_growth(entries: list[tuple[int | None, int]]) -> None:
 PIECES = [ROLE, C("a"), CU("b", 2), FIN("stop"), U(1, 2), ERROR, DONE, b"data: {\n\n", b"x", b"\n\n"]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.lists(st.sampled_from(PIECES), max_size=10), st.booleans(), st.none() | st.integers(0, 5))
 def test_any_sequence_gives_a_consistent_result(script: list[bytes], clean: bool, asked: int | None) -> None:
     result = run(*[step for data in script for step in (1, data)], clean=clean, asked=asked)

@@ -20,6 +20,7 @@ from loadgen.client.tally import HOLD_BYTES, Tally, TallyResult
 from tests.client.captures import STREAMED, body_of
 from tests.client.reference_reader import Read, figures_of, reference
 from tests.client.streams import CU, DONE, ERROR, FIN, IDS, MS, ROLE, SENT, TOOL, C, J, U, chunk
+from tests.thorough import examples
 
 LIMIT = HOLD_BYTES + 400  # as in life: what is too long is also too much to hold
 
@@ -160,7 +161,7 @@ def scripts(draw: st.DrawFn) -> list[bytes]:
     return script
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     script=scripts(),
     whole=st.booleans(),
@@ -287,7 +288,7 @@ def test_what_is_no_plain_delta(case: str) -> None:
     assert form_of(NO_FORM[case]) is None
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @given(
     text=st.binary(min_size=1, max_size=8)
     | st.text(min_size=1, max_size=8).map(lambda t: t.encode("utf-8", "replace")),

@@ -142,6 +142,9 @@ def test_shares_add_up_to_the_load(tmp_path: Path, workers: int, concurrency: in
         assert record.concurrency == concurrency
         assert int(record.id.split("-")[1]) % workers == record.worker
     assert {r.worker for r in out.kept} == set(range(workers))
+    health = out.seen.health
+    assert health is not None and health.reads >= len(server.requests) / 2
+    assert health.descriptors is not None and health.refill_lag_us is not None, "that of all"
 
 
 def open_loop_sent(out: Outcome) -> list[int]:
@@ -213,13 +216,6 @@ def test_events_come_along_only_where_they_are_asked_for(tmp_path: Path) -> None
             for name in ("phase", "worker", "scheduled_ns", "sent_ns", "first_token_ns", "done_ns", "input_tokens"):
                 assert getattr(told, name) == getattr(mine, name), name
             assert (told.output_tokens, told.flags, told.outcome) == (mine.output_tokens, mine.flags, mine.outcome)
-
-
-def test_health_is_that_of_all(tmp_path: Path) -> None:
-    out, server = share(slow(10), 2, tmp_path)
-    health = out.seen.health
-    assert health is not None and health.reads >= len(server.requests) / 2
-    assert health.descriptors is not None and health.refill_lag_us is not None
 
 
 @pytest.mark.parametrize("requests", [2, 25])

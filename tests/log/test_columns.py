@@ -14,6 +14,7 @@ from loadgen.log.columns import BLOCK_EVENTS, BLOCK_ROWS, NULL, TIMEOUTS, Column
 from loadgen.log.packed import Int64, join, pack, take
 from loadgen.records import FLAGS, OUTCOMES, PHASES, TOKEN_SOURCES, Connect, Events, Record
 from tests.log.record_strategies import RECORD, any_record
+from tests.thorough import examples
 
 
 def same(a: Columns, b: Columns) -> bool:
@@ -138,7 +139,7 @@ def int64(values: list[int]) -> Int64:
     return np.array(values, dtype=np.int64)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @given(st.lists(st.lists(st.tuples(NUMBERS, NUMBERS), min_size=1, max_size=8), max_size=4), st.integers(0, 3))
 def test_packed_columns_come_back(blocks: list[list[tuple[int, int]]], by: int) -> None:
     """Any values, alone and as differences from others, a block at a time."""

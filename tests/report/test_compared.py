@@ -27,17 +27,17 @@ def difference(
 @pytest.mark.parametrize(
     ("made", "words"),
     [
-        (difference(1.1), "B has 10.0 % higher p95 TTFT [+8.8 %, +11 %], which is worse: 100 → 110 ms"),
-        (difference(0.9), "B has 10.0 % lower p95 TTFT [−11 %, −9.0 %], which is better: 100 → 90.0 ms"),
+        (difference(1.12), "B has 12 % higher p95 TTFT [+11 %, +13 %], which is worse: 100 → 112 ms"),
+        (difference(0.88), "B has 12 % lower p95 TTFT [−13 %, −11 %], which is better: 100 → 88.0 ms"),
         (
-            difference(0.9, metric="output_throughput", p=0.0004),
-            "B has 10.0 % less output throughput [−11 %, −9.0 %], which is worse: 100 → 90.0 tokens/s, p <0.001 by Holm",
+            difference(0.88, metric="output_throughput", p=0.0004),
+            "B has 12 % less output throughput [−13 %, −11 %], which is worse: 100 → 88.0 tokens/s, p <0.001 by Holm",
         ),
         (difference(1.001), "no difference established in p95 TTFT: +0.1 % [−1.0 %, +1.2 %]: 100 → 100 ms"),
         (
             difference(1.02, p=0.06),
-            "no difference established in p95 TTFT: +2.0 % [+0.9 %, +3.2 %] beyond chance by itself, but not among so many"
-            " questions: 100 → 102 ms",
+            "no difference established in p95 TTFT: +2.0 % [+0.9 %, +3.2 %] beyond chance by itself,"
+            " but not among so many questions: 100 → 102 ms",
         ),
         (difference(1.5, None), "p95 TTFT +50 %: 100 → 150 ms; too few requests to tell it from chance"),
         (difference(None), "p95 TTFT cannot be compared: B has none"),

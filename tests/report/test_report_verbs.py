@@ -1,4 +1,4 @@
-"""The verbs report and export as a person runs them: real processes, real files and pipes."""
+"""The verbs report and export as a person runs them: real files, and real processes where there are pipes."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import pytest
 from loadgen.log.codec import stop_object
 from loadgen.log.store import RunFolder, open_run
 from loadgen.records import Stop
+from tests.cases.support import loadgen as in_this_process
 from tests.report.summaries import run_records
 
 ROOT = Path(__file__).parents[2]
@@ -23,7 +24,10 @@ EXAMPLE = ROOT / "tests" / "data" / "worked-example.csv"
 
 def loadgen(*args: str | Path, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
     command = [sys.executable, "-m", "loadgen", *map(str, args)]
-    return subprocess.run(command, input=stdin, capture_output=True, cwd=ROOT, timeout=60, check=False)
+    if stdin:
+        return subprocess.run(command, input=stdin, capture_output=True, cwd=ROOT, timeout=60, check=False)
+    ran = in_this_process(*map(str, args))
+    return subprocess.CompletedProcess(command, ran.code, ran.out.encode(), ran.err.encode())
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ from loadgen.errors import UsageError
 from loadgen.records import Estimate, LevelResult, NextLevel, Stop
 from loadgen.search import SweepPlan, decide
 from loadgen.search.sweep import parse_levels
+from tests.thorough import examples
 
 SLO = SweepPlan(has_slo=True)
 PLAIN = SweepPlan(revisit=False)
@@ -344,7 +345,7 @@ plans = st.builds(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @given(plans, st.lists(result, min_size=1, max_size=30))
 def test_no_history_runs_for_ever_or_raises(plan: SweepPlan, results: list[LevelResult]) -> None:
     history: list[LevelResult] = []
@@ -371,7 +372,7 @@ def test_no_foreign_history_raises(plan: SweepPlan, rows: list[tuple[int, LevelR
 # --- the client as the limit ----------------------------------------------------------------------------------------
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     st.lists(st.tuples(st.sampled_from("pfmibn"), st.floats(0.5, 1.5)), max_size=8),
     st.sampled_from([PLAIN, SLO, SweepPlan(levels=tuple(range(1, 20)), has_slo=True)]),

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from loadgen.errors import UsageError
 from loadgen.simulator.engine import Engine, EngineConfig, StepResult
+from tests.thorough import examples
 
 QUIET = EngineConfig(step_ms=10, decode_ms=1, prefill_ms=0.1, overhead_ms=0, max_batch=4, noise_sigma=0)
 
@@ -144,7 +145,7 @@ arrivals = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(configs, arrivals)
 def test_work_is_conserved_first_come_first_served(
     config: EngineConfig, requests: list[tuple[int, int, float, int | None]]

@@ -14,6 +14,7 @@ from loadgen.client.dialects.base import MalformedEvent, Piece, Usage
 from loadgen.client.sse import SSEEvent, SSEParser
 from loadgen.errors import Failure
 from tests.client.captures import body_of
+from tests.thorough import examples
 
 CHAT = DIALECTS["chat"]
 
@@ -253,7 +254,7 @@ chunks = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(anything | chunks, st.sampled_from(["message", "error", "ping"]))
 def test_json_of_any_shape_is_read(value: Any, name: str) -> None:
     for dialect in (CHAT, DIALECTS["completions"]):
@@ -264,7 +265,7 @@ def test_json_of_any_shape_is_read(value: Any, name: str) -> None:
         assert dialect.read_whole(as_bytes(value)) == dialect.read(SSEEvent("message", as_bytes(value)))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @given(st.binary(max_size=40), st.sampled_from(["message", "error"]))
 def test_bytes_of_any_kind_are_read_or_malformed(data: bytes, name: str) -> None:
     try:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from loadgen.errors import UsageError
 from loadgen.workload.traces import describe_trace, open_trace, parse_map
+from tests.thorough import examples
 
 from .samples import SAMPLES
 
@@ -109,13 +110,13 @@ def survives(path: Path, data: bytes) -> None:
 
 
 @given(st.binary(max_size=400))
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(80), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_random_bytes_never_raise_anything_else(place: Path, data: bytes) -> None:
     survives(place, data)
 
 
 @given(st.sampled_from(SAMPLES), st.data())
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(80), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_damaged_trace_of_any_format_never_raises_anything_else(
     place: Path, sample: object, data: st.DataObject
 ) -> None:

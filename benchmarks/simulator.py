@@ -22,7 +22,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -115,10 +114,9 @@ ENGINES = {
     "speculation": EngineConfig(speculate=3),
     "whole prompts": EngineConfig(chunked_prefill=False),
     "two pools": EngineConfig(disaggregated=True),
-    # A closed loop locks onto the steps of an engine this even. With the preset's 5 ms a request is ready 2 ms before a
-    # step, so a client that takes longer to send its next misses it, and TTFT is a whole step more than in theory.
-    "h100-llama-3.1-8b, overhead 1 ms": replace(PRESETS["h100-llama-3.1-8b"], overhead_ms=1.0),
+    "h100-llama-3.1-8b": PRESETS["h100-llama-3.1-8b"],
 }
+REFILL_S = 0.001  # from the last byte of an answer, over the client, to the server's look at the next request
 FIGURES = {  # the oracle's name: the report's
     "ttft_p50_ms": "median_ttft_ms",
     "ttft_p95_ms": "p95_ttft_ms",
@@ -130,7 +128,8 @@ FIGURES = {  # the oracle's name: the report's
 def agree(name: str, in_flight: int, requests: int) -> dict[str, object]:
     """One load through `loadgen run`, and its truth."""
     config = ENGINES[name]
-    truth = at(config, Mix(64, 32, input_spread=65 / 128, spread=33 / 64), in_flight, effort=Effort(4, 2000))
+    mix, effort = Mix(64, 32, input_spread=65 / 128, spread=33 / 64), Effort(4, 2000, refill_s=REFILL_S)
+    truth = at(config, mix, in_flight, effort=effort)
     with SimulatorProcess(config) as server, tempfile.TemporaryDirectory() as folder:
         command = [
             sys.executable,

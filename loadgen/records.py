@@ -31,6 +31,7 @@ Flag = Literal[
     "not_streamed",
     "retried",
     "context_cut",  # the last turn of a session whose next one might not have fitted the context
+    "untimed",  # from a log that does not tell when it was sent: its stamps count from its own sending
 ]
 Verdict = Literal["baseline", "pass", "fail", "marginal", "inconclusive", "invalid", "measured"]
 StopReason = Literal[

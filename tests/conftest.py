@@ -1,9 +1,11 @@
-"""For every test: Hypothesis settings that do not depend on how busy the machine is, and programs that start soon."""
+"""For every test: Hypothesis settings that do not depend on how busy the machine is; and what keeps the tests short."""
 
 from __future__ import annotations
 
+import gc
 import os
 import tempfile
+from itertools import count
 from pathlib import Path
 
 # Imported by Hypothesis in the middle of a test otherwise, where CPython 3.11 can fail to compile it when the garbage
@@ -22,3 +24,14 @@ settings.load_profile("loadgen")
 # compile all of them: it is kept elsewhere.
 if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
     os.environ["PYTHONPYCACHEPREFIX"] = str(Path(tempfile.gettempdir()) / f"loadgen-tests-bytecode-{os.getuid()}")
+
+numbers = count()
+
+
+def pytest_runtest_setup() -> None:
+    """Garbage is collected before each step of a run, which here would look through the objects of all tests as well,
+    for longer than most steps last. They are set aside, and looked at once in a while."""
+    if next(numbers) % 300 == 0:
+        gc.unfreeze()
+        gc.collect()
+    gc.freeze()

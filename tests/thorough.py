@@ -1,16 +1,13 @@
 """How much the tests that draw at random draw: LOADGEN_THOROUGH=5 (`make test-long`) is five times as much as usual.
 
-It also runs the tests marked `long`, whose kind shorter ones cover.
+Where it is more than 1, tests of what stands in many variants go through all of them.
 """
 
 from __future__ import annotations
 
 import os
 
-import pytest
-
 THOROUGH = int(os.environ.get("LOADGEN_THOROUGH", "1"))
-long = pytest.mark.skipif(THOROUGH == 1, reason="long: `make test-long` runs it")
 
 
 def examples(usual: int) -> int:

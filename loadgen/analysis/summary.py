@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TypedDict
 
 import numpy as np
@@ -77,7 +77,8 @@ def summarise(
     ok = measured.where(has_outcome(measured, "ok"))
     sample = judged(measured)
     watched = observation is not None and observation.window is not None and observation.window.seconds > 0
-    window = observation.window if observation and watched else steady_window(c)
+    untimed = bool(measured.flag("untimed").any())  # no place in time: latencies and nothing else
+    window = observation.window if observation and watched else None if untimed else steady_window(c)
     residence = residence_ns(c, window) if window else 0
     integral = observation.in_flight_integral_ns if observation and watched else None
     in_flight = (residence if integral is None else integral) / (window.seconds * 1e9) if window else None
@@ -106,7 +107,7 @@ def summarise(
         input_deviation=_deviation(ok.input_server, ok.input_asked),
         output_tokens_mean=_mean(ok.output_count),
         output_asked_mean=_mean(ok.output_asked),
-        output_throughput_classic=output_throughput_classic(ok),
+        output_throughput_classic=None if untimed else output_throughput_classic(ok),
         tokens_per_user=1000 / tpot50.value if tpot50 and tpot50.value > 0 else None,
         estimated_itl=any(metrics.itl(part).estimated for part in ok.parts()),
         cached_share=_share(counts[cached], metrics.input_tokens(ok)[cached]),
@@ -114,7 +115,11 @@ def summarise(
         goodput=met[0] / window.seconds if met and window else None,
         attainment=met[1] if met else None,
         concurrency_mean=in_flight,
-        concurrency_peak=observation.in_flight_peak if observation else peak_in_flight(c) if len(c) else None,
+        concurrency_peak=observation.in_flight_peak
+        if observation
+        else peak_in_flight(c)
+        if len(c) and not untimed
+        else None,
         littles_law_residual=integral / residence - 1 if integral is not None and residence else None,
         objectives=check_objectives(sample, slo, turnover, looks or (observation.looks if observation else 1)),
         ended=observation.ended if observation else "complete",

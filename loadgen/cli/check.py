@@ -120,6 +120,8 @@ def _of_logs(
     told = conditions([a.manifest, b.manifest], [a.summaries, b.summaries])
     found = compare(a, b)
     refused = "" if anyway else refusal(told)
+    if found.overlap and not found.primary:
+        refused = refused or "the runs were asked for other lengths: give both the same workload and seed"
     more = [f"not told by both: {', '.join(unknown(told))}"] if unknown(told) else []
     judged = judge_losses(found.primary, margin)
     return Check(judged, found.failing, _objections(found), refused), (*notes(found, "B"), *more)

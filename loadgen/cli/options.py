@@ -310,6 +310,7 @@ def run_config(
         ),
         plan=plan,
         cache_block=flags["cache_block"],
+        resume=flags.get("resume_from"),
         open_loop=flags.get("open_loop"),
         rates=flags.get("rates"),
         slo=slo,
@@ -439,7 +440,7 @@ def _proxy(url: str | None) -> str | None:
 
 
 # Flags whose value is, or may hold, a secret.
-_SECRET_FLAGS = ("--header", "--proxy", "--extra-body")
+SECRET_FLAGS = ("--header", "--proxy", "--extra-body")
 
 
 def redacted_command(arguments: list[str]) -> tuple[str, ...]:
@@ -452,9 +453,9 @@ def redacted_command(arguments: list[str]) -> tuple[str, ...]:
         flag, equals, _ = argument.partition("=")
         if hide:
             kept.append("***")
-        elif flag in _SECRET_FLAGS and equals:
+        elif flag in SECRET_FLAGS and equals:
             kept.append(f"{flag}=***")
         else:
             kept.append(mask(argument) if any(mark in argument for mark in ("://", "@", "?")) else argument)
-        hide = argument in _SECRET_FLAGS
+        hide = argument in SECRET_FLAGS
     return tuple(kept)

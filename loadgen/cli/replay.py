@@ -91,6 +91,8 @@ def _run(source: str) -> tuple[Path, dict[str, Any] | None]:
     run = open_run(source)
     path = Path(source)
     requests = path / REQUESTS if path.is_dir() else path
+    if run.foreign is not None:
+        raise UsageError(f"{source} is a log of {run.foreign.tool}", "send it with loadgen run URL --trace FILE")
     if run.is_csv:
         raise UsageError(f"{source} is a CSV", "send it with loadgen run URL --trace FILE")
     if not requests.is_file():

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ..records import Slo, StepSummary, Stop
     from ..report.text import Mark
 
+TOOLS = ("vllm", "sglang", "guidellm", "aiperf", "inference-perf")
 AXES = "input, output, concurrency, time, model, peer, turn, cached"
 
 EPILOG = """\
@@ -27,6 +28,7 @@ Examples:
   loadgen report results/RUN --details --step 3
   loadgen report results/RUN --by input,output
   loadgen report measured-by-anyone.csv
+  loadgen report vllm-bench.json --definitions guidellm
   loadgen report results/RUN --json | jq '.steps[] | {max_concurrency, output_throughput, p95_ttft_ms, failed}'
   loadgen export results/RUN --format csv | loadgen report -
 """
@@ -37,15 +39,23 @@ Examples:
 @click.option("--slo", "slo_texts", multiple=True, metavar="OBJECTIVE", help="Judge by these instead of the run's own.")
 @click.option("--details", is_flag=True, help="All latencies, rates and checks of every step.")
 @click.option("--by", metavar="AXES", help=f"Latencies by bucket: {AXES} (several, with commas).")
+@click.option("--definitions", type=click.Choice(TOOLS), help="Also as this tool would count the same requests.")
 @click.option("--step", type=Whole(0), metavar="N", help="Only this step, with its details.")
 @click.option("--json", "as_json", is_flag=True, help="JSON with the keys of `vllm bench serve` where it has one.")
 def report(
-    path: str, slo_texts: tuple[str, ...], details: bool, by: str | None, step: int | None, as_json: bool
+    path: str,
+    slo_texts: tuple[str, ...],
+    details: bool,
+    by: str | None,
+    definitions: str | None,
+    step: int | None,
+    as_json: bool,
 ) -> int:
     """Say what a log means.
 
     PATH is a run folder, its requests.jsonl, a stream written with `-o -`, a CSV with the columns request_id, start_ts,
-    first_token_ts, end_ts, input_tokens and output_tokens (seconds), or - for stdin.
+    first_token_ts, end_ts, input_tokens and output_tokens (seconds), the log of vllm bench, SGLang, AIPerf, GuideLLM or
+    inference-perf, or - for stdin.
 
     With --slo the exit code is the answer: 0 a level held, 1 none did, 4 undecided.
     """
@@ -53,11 +63,13 @@ def report(
 
     from ..analysis import summarise_run
     from ..analysis.buckets import by_buckets
+    from ..analysis.conventions import counted as counted_by
     from ..log.codec import encode, plain
     from ..log.columns import columns
     from ..log.store import open_run
     from ..records import FAILED_OUTCOMES, OUTCOMES
     from ..report.bucketed import bucket_lines, buckets_object
+    from ..report.conventions import counted_lines, counted_object
     from ..report.facts import facts_of
     from ..report.jsonout import report_object
     from ..report.text import render
@@ -88,16 +100,23 @@ def report(
     )
     counted = table.without(run.uncounted)
     buckets = by_buckets(counted.where(counted.step == step) if step is not None else counted, axes, summaries)
+    durations = run.foreign.durations_s if run.foreign else {}
+    named = definitions or ""
+    others = [counted_by(named, counted, s.step, durations.get(s.step)) for s in summaries if definitions]
     try:
         if as_json:
             told = report_object(facts, summaries, marks, stop, slo)
-            sys.stdout.buffer.write(encode({**told, **({"by": plain(buckets_object(buckets))} if axes else {})}))
+            more = {"by": plain(buckets_object(buckets))} if axes else {}
+            more |= {"counted_as": plain(counted_object(others))} if definitions else {}
+            sys.stdout.buffer.write(encode({**told, **more}))
             sys.stdout.buffer.flush()
         else:
             whole = details or step is not None
             click.echo(render(facts, summaries, marks, stop, slo, details=whole, width=screen_width()), nl=False)
             if axes:
                 click.echo("\n" + "\n".join(bucket_lines(buckets, screen_width())))
+            if definitions:
+                click.echo("\n" + "\n".join(counted_lines(others, summaries)))
     except BrokenPipeError:
         reader_gone()
     return Exit.DONE if asked is None else _exit(marks)

@@ -21,6 +21,7 @@ Examples:
   loadgen sweep http://localhost:8000 --rate 1 --slo ttft_p95=500ms
   loadgen sweep --simulate --slo ttft_p95=200ms
   loadgen sweep http://localhost:8000 --json | jq .answer
+  loadgen sweep --resume results/20261129T134500Z-sweep-512-128
   loadgen sweep http://localhost:8000 -o - | loadgen report -
 
 \b
@@ -49,27 +50,34 @@ DEMO = {"input_len": "32-96", "output_len": "8-24", "effort": "quick", "slo": ("
     ),
     click.option("--arrivals", metavar="PROCESS", help="With --rate: as for run.  [default: poisson]"),
     click.option("--demo", is_flag=True, help="With --simulate: a whole sweep in about a minute."),
+    click.option(
+        "--resume",
+        type=click.Path(),
+        metavar="RUN",
+        help="Go on with a sweep that was interrupted, from its folder; its flags hold.",
+    ),
+    click.option("--anyway", is_flag=True, help="With --resume: also where the server has changed."),
 )
-def sweep(
-    start: int,
-    factor: float,
-    max_level: int,
-    levels: tuple[int, ...] | None,
-    rate: float | None,
-    max_rate: float | None,
-    arrivals: str | None,
-    demo: bool,
-    **flags: Any,
-) -> int:
+def sweep(resume: str | None, anyway: bool, **flags: Any) -> int:
     """Raise the load step by step until throughput stops growing or an objective breaks.
 
     URL is any form of the server's address; requests go to several in turn. Each step holds a number of requests in
     flight; the answer is the highest number that held every objective, and the lowest that did not. With --rate it is
     the highest rate of arrivals that the server keeps up with, known to about 8 %.
     """
-    from ..search.sweep import SweepPlan
-    from .measure import measure
+    if resume is not None:
+        from .resume import go_on
 
+        return go_on(click.get_current_context(), resume, _climb)
+    if anyway:
+        raise UsageError("--anyway does nothing without --resume", "leave it out")
+    _check(**flags)
+    return _climb(flags)
+
+
+def _check(rate: float | None, demo: bool, levels: tuple[int, ...] | None, **flags: Any) -> None:
+    """Raises UsageError for flags that do not go together."""
+    max_rate, arrivals = flags["max_rate"], flags["arrivals"]
     if rate is None and (max_rate is not None or arrivals is not None):
         raise UsageError("--max-rate and --arrivals are of a sweep of rates", "add --rate N, or leave them out")
     if rate is not None and (demo or (name := _typed("start", "max_level", "levels"))):
@@ -78,15 +86,23 @@ def sweep(
         raise UsageError("--demo is a demonstration on the simulated server", "add --simulate, or leave --demo out")
     if levels is not None and (name := _typed("start", "factor", "max_level")):
         raise UsageError(f"--levels and --{name} exclude each other", "leave one of the two out")
+
+
+def _climb(flags: dict[str, Any]) -> int:
+    from ..search.sweep import SweepPlan
+    from .measure import measure
+
+    flags = dict(flags)
+    demo, rate, max_rate, arrivals, factor = map(flags.pop, ("demo", "rate", "max_rate", "arrivals", "factor"))
     use_definition(flags)
     if demo:
         flags.update({name: value for name, value in DEMO.items() if not flags[name] or name == "effort"})
         factor = 6.0
     plan = SweepPlan(
-        start=start,
+        start=flags.pop("start"),
         factor=factor,
-        max_level=max_level,
-        levels=levels,
+        max_level=flags.pop("max_level"),
+        levels=flags.pop("levels"),
         has_slo=bool(flags["slo"]),
         refine=2 if demo else None,
         revisit=not demo,

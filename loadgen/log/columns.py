@@ -7,7 +7,7 @@ While records come in, a `ColumnBuilder` keeps them packed: some 30 bytes a requ
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, get_args
 

@@ -34,7 +34,7 @@ import orjson
 
 from ..errors import LogError
 from ..records import LevelResult, Observation, Record, ServerSample, StepSummary, Stop
-from . import codec
+from . import codec, foreign
 from .append import Lines, absorb, not_written
 from .formats import read_csv
 from .serverlog import decode_server, server_object
@@ -235,7 +235,7 @@ def check_folder(parent: str | Path) -> None:
 class Run:
     """A run that was read: its facts at once, its records one by one.
 
-    `status` is the manifest's; `interrupted` where the run never got to its end, `imported` where there is no manifest.
+    `status` is the manifest's; `interrupted` where the run never got to its end, `imported` where it is not ours.
     `truncated_lines` counts half-written lines and is complete once `records()` and the steps were read. `verdicts` are
     those that the run came to as each step ended: step → (verdict, broken objectives).
     """
@@ -247,6 +247,7 @@ class Run:
     verdicts: dict[int, tuple[str, tuple[str, ...]]] = field(default_factory=dict)
     truncated_lines: int = 0
     is_csv: bool = False
+    foreign: foreign.Foreign | None = None  # where another tool wrote the log
     _files: list[tuple[str, Path | BinaryIO]] = field(default_factory=list)
     _loaded: list[Record] | None = None
     _truncated_beside: int = 0
@@ -309,7 +310,8 @@ class Run:
 
 
 def open_run(path: str | Path) -> Run:
-    """A run folder, one of its request files, a tagged stream, a CSV, or `-` for stdin, opened for reading.
+    """A run folder, one of its request files, a tagged stream, a CSV, another tool's log, or `-` for stdin, opened for
+    reading.
 
     Raises LogError when there is nothing to read there, or it is none of these."""
     if str(path) == "-":
@@ -366,8 +368,21 @@ def _open_file(name: str, file: BinaryIO) -> Run:
 
 
 def _open_start(name: str, file: Path | BinaryIO, start: bytes) -> Run:
-    """Tell a CSV from JSON lines by how it starts."""
+    """Tell a CSV, our own JSON lines and other tools' logs apart by what they hold."""
     text = start.removeprefix(b"\xef\xbb\xbf").lstrip()
+    ours = text.startswith((b'{"kind"', b'{ "kind"')) or b'"scheduled_ns"' in text
+    if text.startswith((b"{", b"[")) and not ours:
+        with contextlib.ExitStack() as stack:
+            whole = stack.enter_context(_open(file)) if isinstance(file, Path) else file
+            data = whole.read()
+            whole.seek(0)
+        log = foreign.read(data, name)
+        if log is not None:
+            more = foreign.beside(log, file) if isinstance(file, Path) else None
+            if more is not None and more.is_file():
+                with _open(more) as summary:
+                    foreign.complete(log, summary.read(), str(more))
+            return Run(name, log.manifest, foreign=log, _loaded=log.records)
     if not text.startswith(b"{"):
         with contextlib.ExitStack() as stack:
             binary = stack.enter_context(_open(file)) if isinstance(file, Path) else file

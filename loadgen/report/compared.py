@@ -16,7 +16,8 @@ LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _HOW = {
     "paired": "paired by equal work",
     "independent": "independent samples",
-    "adjusted": "adjusted to A's mix of lengths",
+    "adjusted": "weighted to A's mix of lengths",
+    "other lengths": "of other lengths",
     "pairs of runs": "t over pairs of runs",
 }
 
@@ -148,6 +149,8 @@ def sentence(d: Difference, b: str = "B") -> str:
         good = more == d.more_is_better
         lead = f"{b} has {percent(abs(ratio.value - 1))} {word} {name}"
         return f"{lead} {span}, which is {'better' if good else 'worse'}{values}{holm}"
+    if d.confounded:
+        return f"{name} {change} {span}{values} before weighting; of other lengths, which by itself makes a difference"
     beyond = not ratio.low <= 1 <= ratio.high
     why = " beyond chance by itself, but not among so many questions" if beyond else ""
     return f"no difference established in {name}: {change} {span}{why}{values}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from ..client.driver import Progress
@@ -73,6 +74,14 @@ class Scraping:
 
 
 @dataclass(frozen=True, slots=True)
+class Resume:
+    """The folder of a run that is gone on with; `anyway`: also against a server that has changed."""
+
+    folder: Path
+    anyway: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class RunConfig:
     """Everything a run needs to know. `command` is the command line with secrets removed."""
 
@@ -112,6 +121,7 @@ class RunConfig:
     # One more thing to know of the run, asked for when all is measured.
     closing_note: Callable[[Stop, Sequence[StepSummary]], str | None] | None = None
     command: tuple[str, ...] = ()
+    resume: Resume | None = None  # then the seed is the run's own, and `output` says nothing
     more_urls: tuple[str, ...] = ()  # further servers, which requests go to in turn
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Literal
 
 from ..client.budget import Budget
 from ..client.exchange import HttpxSender
 from ..errors import ReaderGoneError, UsageError
+from ..log.reopen import reopen
 from ..log.store import RunFolder, Sink, StreamLog
 from ..records import FAILED_OUTCOMES, Record, RequestSpec
 from ..workload.prompts import count_words
@@ -29,6 +31,10 @@ class Journal:
         if self.sink is None:
             self.sink = _Stream() if self.output == "-" else RunFolder.create(self.output, self.name)
         return self.sink
+
+    def go_on(self, folder: Path) -> None:
+        """Write to the folder of a run that was interrupted. Raises LogError."""
+        self.sink = reopen(folder)
 
     def early(self, record: Record) -> None:
         """Keep a request of the preflight, once the server has answered one."""

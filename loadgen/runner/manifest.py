@@ -128,7 +128,7 @@ def closing_manifest(
 ) -> dict[str, Any]:
     """The manifest at the end. `levels` are (step number, result); `error` is set where a fault ended the run;
     `scraping` is what came of the server's metrics; `carries` cites the machine's calibration; `notes` are what became
-    known since the start."""
+    known since the start, `closing_notes` how many they are: a run that is resumed draws them again."""
     clock = dict(opening.get("clock") or {})
     if carries is not None and clock.get("source"):
         clock["text"] = f"{clock['source']} stamps · {carries}"
@@ -152,6 +152,7 @@ def closing_manifest(
         "exit_code": exit_code,
         "error": error,
         "notes": [*opening.get("notes", ()), *notes],
+        "closing_notes": len(notes),
     }
 
 

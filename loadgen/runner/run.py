@@ -51,6 +51,7 @@ from .journal import Journal, LoggedSender
 from .looks import Looks
 from .manifest import closing_manifest, exactly, opening_manifest
 from .recovery import Recovery
+from .resume import Earlier, check_same, check_server, exhausted, in_flight, paused_s, take_up
 from .serverview import Found, ServerWatch, find_metrics
 from .setting import Setting, options_of, others_of, target_of, workload_of
 from .steps import Steps, tokens_of, workers_for
@@ -66,9 +67,13 @@ async def execute(config: RunConfig, watcher: Watcher | None = None) -> Finished
     async with anyio.create_task_group() as group:
         await group.start(_listen, run)
         try:
-            prepared = await run.prepare()
-            run.announce(prepared)
-            ended = await run.measure(prepared)
+            stop = run.already()
+            if stop is not None:
+                ended = run.finish(stop)
+            else:
+                prepared = await run.prepare()
+                run.announce(prepared)
+                ended = await run.measure(prepared)
         except LoadgenError as error:  # carried out of the group, which would wrap it
             ended = error
         group.cancel_scope.cancel()
@@ -99,19 +104,24 @@ class _Run:
             config = replace(config, access=replace(config.access, threaded=True))
         self.config = config
         self.watcher = watcher
-        choice = config.workload
         self.workload = workload_of(config)
         self.target = target_of(config, self.workload)
         self.dialect = find_dialect(self.target.endpoint)
         self.options = options_of(config, self.target.endpoint)
         self.started_epoch_ns = time.time_ns()
+        self.rule = step_rule(config.effort, config.slo, requests=config.requests, duration=config.duration_s)
+        if config.rates is not None:
+            self.rule = rate_rule(self.rule)
+        self.budget = budget_of(config, self.workload)
+        self.journal = Journal(config.output, f"{config.verb}-{self.workload.label}")
+        self.earlier = self._taken_up() if config.resume is not None else None
         self.setting = Setting(
             config,
             self.target,
             self.workload,
-            seed=choice.seed if choice.seed is not None else random.randrange(1 << 32),
+            seed=self._seed(),
             nonce=secrets.token_hex(4),
-            zero_ns=time.monotonic_ns(),
+            zero_ns=time.monotonic_ns() - (self.earlier.now_ns() if self.earlier is not None else 0),
             others=others_of(config, self.target),
             addresses=Addresses(unix_socket=config.access.unix_socket),
             tokenizer=LocalTokenizer(config.tokenizer) if config.tokenizer is not None else None,
@@ -119,33 +129,87 @@ class _Run:
         self.control = Control()
         self.preparing = anyio.CancelScope()
         self.interrupted: signal.Signals | None = None
-        self.journal = Journal(config.output, f"{config.verb}-{self.workload.label}")
         self.manifest: dict[str, Any] = {}
         self.levels: list[tuple[int, LevelResult]] = []
         self.recovery = Recovery(config.wait_ready_s)
         self.summaries: list[StepSummary] = []
-        self.rule = step_rule(config.effort, config.slo, requests=config.requests, duration=config.duration_s)
-        if config.rates is not None:
-            self.rule = rate_rule(self.rule)
-        self.budget = budget_of(config, self.workload)
+        self.step = 1  # the number of the next one
+        if self.earlier is not None:
+            self.manifest = dict(self.earlier.manifest)
+            self.levels, self.summaries = list(self.earlier.levels), list(self.earlier.summaries)
+            self.step = self.earlier.next_step
         self.server = self._server_watch(Found())
         self.request_s = 0.0
         self.faults_told: set[str] = set()  # addresses, when the run began
         self.clock: Literal["kernel", "user"] = "user"
         tune_process()
-        if config.output != "-":
+        if config.output != "-" and config.resume is None:
             check_folder(config.output)
         self.most_in_flight = host.most_connections() if config.open_loop is not None else max(self._planned_levels())
         if config.open_loop is not None and config.open_loop.max_in_flight is not None:
             self.most_in_flight = config.open_loop.max_in_flight
         host.raise_descriptor_limit(-(-self.most_in_flight // (config.workers or 1)))
 
+    # --- an earlier part of it --------------------------------------------------------------------------------------
+
+    def _taken_up(self) -> Earlier:
+        resume = self.config.resume
+        assert resume is not None
+        self.journal.go_on(resume.folder)
+        try:
+            earlier = take_up(resume.folder, self.config, self.workload, self.budget)
+            check_same(earlier.manifest, self.workload, self.rule)
+        except LoadgenError:
+            self.journal.log().close()
+            raise
+        self.journal.outcomes.update(earlier.outcomes)
+        if self.budget.deadline is not None:
+            self.budget.deadline -= earlier.spent_s
+        return earlier
+
+    def _seed(self) -> int:
+        given = self.config.workload.seed
+        if self.earlier is not None:
+            return self.earlier.seed
+        return given if given is not None else random.randrange(1 << 32)
+
+    def already(self) -> Stop | None:
+        """The end of a resumed run of which no more than the answer is missing."""
+        earlier = self.earlier
+        if earlier is None:
+            return None
+        self.request_s = self._e2e_s(self.summaries[-1]) if self.summaries else 0.0
+        decision = self._decide()
+        if isinstance(decision, NextLevel):
+            if earlier.killed:
+                most = max((summary.concurrency_peak or 0 for summary in self.summaries), default=1)
+                in_flight(self.budget, self.workload, decision.concurrency or most)
+            exhausted(self.budget, self.workload, anyio.current_time())
+            decision = self._decide()
+        if isinstance(decision, NextLevel):
+            return None
+        self.manifest = earlier.manifest_from(self._resumption())
+        return decision
+
+    def _resumption(self) -> dict[str, Any]:
+        earlier, config = self.earlier, self.config
+        assert earlier is not None
+        return {
+            "started_epoch_ns": self.started_epoch_ns,
+            "from_ns": earlier.last_ns,
+            "at_ns": time.monotonic_ns() - self.setting.zero_ns,
+            "step": self.step,
+            "nonce": self.setting.nonce,
+            "url": self.target.display(),
+            "command": list(config.command),
+        }
+
     # --- before any load --------------------------------------------------------------------------------------------
 
     async def prepare(self) -> Prepared:
         """Preflight, with its requests already in the log. Raises TargetError, in one sentence, where it fails."""
         config = self.config
-        ids = itertools.count(1)
+        ids = itertools.count(1 if self.earlier is None else self.earlier.next_probe)
         async with self.setting.client(PREFLIGHT_CONNECTIONS) as client:
 
             def probe(target: Target, wanted: RequestOptions) -> Awaitable[Prepared]:
@@ -206,14 +270,15 @@ class _Run:
 
     def announce(self, prepared: Prepared) -> None:
         """Say what may be sent, and write it down, before anything is."""
-        config, facts, tokenizer = self.config, prepared.facts, self.setting.tokenizer
+        config, facts, tokenizer, earlier = self.config, prepared.facts, self.setting.tokenizer, self.earlier
+        changed = self._changed(prepared)
         request_s = unloaded_s(prepared.records[-1], self.workload.usual[1])
         levels = self._planned_levels()
         shared = workers_for(config, max(levels, default=0), request_s, tokens_of(self.workload, prepared)) > 1
         overlap_s = OVERLAP_S if shared else 0.0
         expected = announced(config, self.workload, self.budget, self.rule, levels, request_s, overlap_s)
         self.request_s = request_s
-        self.manifest = opening_manifest(
+        opening = opening_manifest(
             config,
             prepared,
             self.workload,
@@ -226,6 +291,9 @@ class _Run:
             tokenizer=None if tokenizer is None else {"file": tokenizer.path, "sha256": tokenizer.sha256},
             scraping=self.server.opening(),
         )
+        self.manifest = opening if earlier is None else earlier.manifest_from(self._resumption())
+        if changed is not None:
+            self.manifest["notes"] = [*self.manifest["notes"], changed]
         self.journal.log().write_manifest(self.manifest)
         self.watcher.opened(
             Opening(
@@ -236,9 +304,22 @@ class _Run:
                 plan=expected.describe(),
                 seconds=expected.seconds,
                 rate=config.open_loop.rate if config.open_loop is not None else None,
-                notes=(*prepared.notes, *self.workload.notes, *facts.warnings),
+                notes=(*prepared.notes, *self.workload.notes, *facts.warnings)
+                if earlier is None
+                else tuple(self.manifest["notes"]),
             )
         )
+        for summary, (_, level) in zip(self.summaries, self.levels, strict=True):  # of an earlier part
+            self.watcher.step_ended(summary, level)
+
+    def _changed(self, prepared: Prepared) -> str | None:
+        if self.earlier is None or self.config.resume is None:
+            return None
+        try:
+            return check_server(self.earlier.manifest, prepared, anyway=self.config.resume.anyway)
+        except LoadgenError as error:
+            self._failed(error)
+            raise
 
     # --- the load ---------------------------------------------------------------------------------------------------
 
@@ -267,7 +348,7 @@ class _Run:
         except LoadgenError as fault:  # the log cannot be written
             error = fault
             stop = Stop("interrupted", None, None, None, f"stopped by a fault: {fault.message}")
-        return self._finish(stop, error)
+        return self.finish(stop, error)
 
     async def _recover(self, prepared: Prepared) -> None:
         self.preparing = anyio.CancelScope(deadline=self.budget.deadline or math.inf)
@@ -285,11 +366,11 @@ class _Run:
         rising = config.rates is not None
         if config.open_loop is not None and level.rate is not None:
             config = replace(config, open_loop=replace(config.open_loop, rate=level.rate))
-        number = len(self.levels) + 1
+        number, self.step = self.step, self.step + 1
         # The first level of a climb shows the server without load: it is shorter, and not judged where it decides
         # nothing.
         climbs = config.verb == "sweep" and config.plan.levels is None and not rising
-        first = climbs and number == 1 and level.concurrency <= 2
+        first = climbs and not self._results() and level.concurrency <= 2
         rule = baseline_rule(self.rule) if first else self.rule
         rows = ColumnBuilder(ids=False)
         looks = Looks(rule, config.slo, level.concurrency, rows, config.max_error_rate, rising=rising)
@@ -326,19 +407,21 @@ class _Run:
         observation = replace(observation, looks=looks.planned, cache_block=config.cache_block)
         table = whole.columns()
         summary = beside_server(summarise(table, number, config.slo, observation), table, seen)
-        e2e = summary.latency.get("e2e")
-        if e2e is not None and e2e.mean is not None:
-            self.request_s = e2e.mean.value / 1e3
-        log = self.journal.log()
-        log.append_step(observation, summary)
-        log.sync()
+        self.request_s = self._e2e_s(summary)
         verdict = judge(summary, config.slo, max_error_rate=config.max_error_rate, baseline=first, looks=looks.planned)
         if rising and summary.window is not None:
             verdict = piled(verdict, overloaded(table, summary.window, looks.planned))
         result = looks.settle(verdict)
+        log = self.journal.log()
+        log.append_step(observation, summary, result)
+        log.sync()
         self.levels.append((number, result))
         self.summaries.append(summary)
         self.watcher.step_ended(summary, result)
+
+    def _e2e_s(self, summary: StepSummary) -> float:
+        e2e = summary.latency.get("e2e")
+        return e2e.mean.value / 1e3 if e2e is not None and e2e.mean is not None else self.request_s
 
     def _ended(self, record: Record) -> None:
         self.journal.outcomes[record.outcome] += 1
@@ -366,8 +449,9 @@ class _Run:
             return settle_rate(history[-1], self.summaries[-1], has_slo=bool(config.slo))
         return decide(history, plan)
 
-    def _finish(self, stop: Stop, error: LoadgenError | None) -> Finished:
-        seconds = (time.monotonic_ns() - self.setting.zero_ns) / 1e9
+    def finish(self, stop: Stop, error: LoadgenError | None = None) -> Finished:
+        """Close the log, and say what the run came to. Raises the error that ended it."""
+        seconds = (time.monotonic_ns() - self.setting.zero_ns) / 1e9 - paused_s(self.manifest)
         status: Literal["complete", "interrupted", "failed"] = "complete"
         if error is not None:
             status, code = "failed", error.exit_code

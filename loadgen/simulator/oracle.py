@@ -38,11 +38,13 @@ WARM_TURNOVERS = 2  # of the batch, before a window opens; one is left out at it
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How long to run: so many replications of at least so many requests."""
+    """How long to run: so many replications of at least so many requests; and, in a closed loop, `refill_s` from the
+    end of an answer until the next request is there."""
 
     replications: int = 8
     requests: int = 4000
     seed: int = 0
+    refill_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +210,7 @@ class _Window:
         if loop == "closed":
             pilot = mix.draw(2 * turnover, seed, block_tokens=config.block_tokens, longest=longest)
             stay = float(simulate(config, pilot, Closed(turnover)).e2e_s.mean())  # start spread over one residence
-            self._run = simulate(config, requests, Closed(turnover, stay), gaps=True)
+            self._run = simulate(config, requests, Closed(turnover, stay, effort.refill_s), gaps=True)
         else:
             self._run = simulate(config, requests, poisson(load, count, seed), gaps=True)
         self._chosen = slice(warm, count - turnover)

@@ -72,6 +72,7 @@ def test_other_lengths_are_weighted_to_those_of_the_first() -> None:
     assert 0.5 < share < 1
     d = figure(found, "e2e", 50.0)
     assert d.how == "adjusted" and d.a is not None and d.b is not None and d.ratio is not None
+    assert found.primary == [] and not any(one.found for one in found.differences)  # nothing is concluded from it
     assert d.b / d.a > 1.25 and abs(d.ratio.value) < math.log(1.15)
 
 

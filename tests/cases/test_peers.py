@@ -22,6 +22,7 @@ from loadgen.runner import Budgets, Finished, RunConfig, WorkloadChoice, execute
 from loadgen.search.sweep import SweepPlan
 from loadgen.simulator.scripted import Request, ScriptedServer, ThreadedServer, error_reply, models_reply
 from tests.cases.support import TRANSPORTS, Ran, answer, loadgen, posts, went_well
+from tests.thorough import THOROUGH
 
 QUICK = ("-c", "2", "--requests", "6", "--output-len", "4", "--input-len", "40")
 
@@ -45,7 +46,7 @@ def measured(server: ScriptedServer) -> int:
 # --- several servers --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("workers", ["1", "2", "3"])
+@pytest.mark.parametrize("workers", ["1", "2"] + (["3"] if THOROUGH > 1 else []))
 def test_requests_go_to_the_servers_in_turn(workers: str, two: tuple[ScriptedServer, ...], tmp_path: Path) -> None:
     flags = ("-c", "6", "--requests", "30", "--warmup", "0", "--output-len", "4", "--input-len", "40")
     ran = loadgen("run", *(server.url for server in two), *flags, "--workers", workers, output=tmp_path)

@@ -14,6 +14,7 @@ from loadgen.records import Record
 from loadgen.simulator.script import R, U
 from loadgen.simulator.scripted import DONE, FIN, Action, C, Request, T, ThreadedServer, error_reply
 from tests.cases.support import Ran, answer, disturbed, loadgen, posts, went_well, words_of
+from tests.thorough import THOROUGH
 
 BLOCK = 16
 OVERHEAD = 8  # tokens before the text
@@ -102,7 +103,7 @@ def test_t08_a_second_run_shares_nothing_with_the_first(tmp_path: Path) -> None:
         assert first.input_tokens.cached == 0, "the nonce stands at the start of what is shared"
 
 
-@pytest.mark.parametrize("workers", ["2", "3"])
+@pytest.mark.parametrize("workers", ["3"] + (["2"] if THOROUGH > 1 else []))
 def test_t09_workers_share_one_set_of_prefixes(workers: str, tmp_path: Path) -> None:
     cache = Blocks()
     ran = run(

@@ -93,7 +93,7 @@ def page(running: float, waiting: float = 0.0) -> Any:
 
 def test_the_servers_count_agrees_with_ours(tmp_path: Path, call: Call, simulator: str) -> None:
     # More than its 16 slots, so that some wait.
-    said = call("run", simulator, *SHAPE, "-c", 20, "--duration", "1500ms", *OFTEN, "-o", tmp_path)
+    said = call("run", simulator, *SHAPE, "-c", 20, "--duration", "1s", *OFTEN, "-o", tmp_path)
     folder = folder_in(tmp_path)
     assert went_well(said, folder), said.err
     lines = scrapes(folder)
@@ -124,7 +124,7 @@ def test_the_servers_count_agrees_with_ours(tmp_path: Path, call: Call, simulato
 
 def test_another_clients_load_is_a_finding(tmp_path: Path, call: Call, simulator: str) -> None:
     with other_client(simulator, 6):
-        said = call("run", simulator, *SHAPE, "-c", 4, "--duration", "1500ms", *OFTEN, "-o", tmp_path)
+        said = call("run", simulator, *SHAPE, "-c", 4, "--duration", "900ms", *OFTEN, "-o", tmp_path)
     folder = folder_in(tmp_path)
     assert went_well(said, folder), said.err
     residual = step_of(call, folder)["littles_law_server_residual_share"]
@@ -136,7 +136,7 @@ def test_another_clients_load_is_a_finding(tmp_path: Path, call: Call, simulator
 
 def test_of_several_processes_one_looks(tmp_path: Path, call: Call) -> None:
     with ThreadedServer(metrics(page(4))) as server:
-        said = run("run", server.url, *SHAPE, "-c", 4, "--duration", "1s", "--workers", 2, *OFTEN, "-o", tmp_path)
+        said = run("run", server.url, *SHAPE, "-c", 4, "--duration", "600ms", "--workers", 2, *OFTEN, "-o", tmp_path)
         asked = [request for request in server.requests if request.path == "/metrics"]
     folder = folder_in(tmp_path)
     assert went_well(said, folder), said.err
@@ -168,7 +168,7 @@ def test_a_kill_leaves_whole_lines(tmp_path: Path, simulator: str) -> None:
 
 def test_requests_held_back_on_the_way_are_a_finding(tmp_path: Path, call: Call) -> None:
     with ThreadedServer(metrics(page(1))) as server:
-        said = call("run", server.url, *SHAPE, "-c", 4, "--duration", "1s", *OFTEN, "-o", tmp_path)
+        said = call("run", server.url, *SHAPE, "-c", 4, "--duration", "600ms", *OFTEN, "-o", tmp_path)
     text = " ".join(said.out.split())
     assert "the server held 1.00 ±0.00 requests in the mean where" in text
     assert "a proxy or gateway that holds requests back" in text
@@ -212,7 +212,7 @@ def test_metrics_elsewhere_and_of_several_replicas(tmp_path: Path, call: Call, m
         ThreadedServer(metrics(page(1))) as b,
     ):
         where = ("--metrics-url", a.url, "--metrics-url", f"{b.url}/metrics?token=hush")
-        said = call("run", server.url, *SHAPE, "-c", 5, "--duration", "1s", *where, *OFTEN, "-o", tmp_path)
+        said = call("run", server.url, *SHAPE, "-c", 5, "--duration", "600ms", *where, *OFTEN, "-o", tmp_path)
         paths = [request.path for request in server.requests]
         headers = [request.headers for request in (*a.requests, *b.requests)]
     folder = folder_in(tmp_path)

@@ -166,7 +166,8 @@ def strike(tmp_path: Path, name: str, how: Callable[[Victim], None], **server: A
             for victim, moment in zip(victims, when, strict=True)
         ]
         struck = [(victim, said) for victim, one in zip(victims, saying, strict=True) if (said := one.result())]
-    assert len(struck) >= sum(moment < 15 for moment in when), "the moments of the preflight and of the first step come always"
+    always = sum(moment < 15 for moment in when)
+    assert len(struck) >= always, "the moments of the preflight and of the first step come always"
     return struck
 
 

@@ -207,7 +207,7 @@ def test_events_come_along_only_where_they_are_asked_for(tmp_path: Path) -> None
     for events in (False, True):
         folder = tmp_path / str(events)
         folder.mkdir()
-        out, _ = share(slow(2), 2, folder, requests=6, events=events)
+        out, _ = share(slow(2), 1, folder, requests=6, events=events)
         assert all(r.events is not None for r in out.kept)
         kept = {r.id: r for r in out.kept}
         for told in out.told:

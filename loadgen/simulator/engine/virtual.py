@@ -72,10 +72,13 @@ class Mix:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """So many in flight; the first ones are submitted over `ramp_s`, every further one the moment another ends."""
+    """So many in flight; the first ones are submitted over `ramp_s`, every further one `refill_s` after another ends:
+    what a client and the way to it take. At 0 a loop may lock onto the steps of an even engine as no real client
+    would."""
 
     concurrency: int
     ramp_s: float = 0.0
+    refill_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,8 +149,9 @@ def simulate(config: EngineConfig, requests: Requests, load: Closed | Arrivals, 
     if count and int((requests.prompt + requests.output).max()) > config.context_length:
         raise ValueError("a request exceeds the context")
     engine, overhead = core_for(config), config.overhead_ms / 1e3
-    closed = isinstance(load, Closed)
+    closed, refill_s = isinstance(load, Closed), 0.0
     if isinstance(load, Closed):
+        refill_s = load.refill_s
         first = min(load.concurrency, count)
         due = [load.ramp_s * number / first for number in range(first)]
     else:
@@ -177,7 +181,7 @@ def simulate(config: EngineConfig, requests: Requests, load: Closed | Arrivals, 
             last[step.handles] = now
         ended += len(step.ended)
         if closed:
-            due += [now] * min(len(step.ended), count - len(due))
+            due += [now + refill_s] * min(len(step.ended), count - len(due))
     passed = np.concatenate(columns.gaps) if columns.gaps else np.empty(0)
     ends = np.repeat(columns.steps, [len(some) for some in columns.gaps]) if columns.gaps else np.empty(0)
     known = ~np.isnan(passed)

@@ -116,7 +116,7 @@ def vllm_tpot(c: Columns) -> Values:
 
 def vllm_itl(c: Columns) -> Values:
     """`itl`: gaps between events, however many tokens one carries, pooled."""
-    return inter_chunk(c).values, None
+    return _gaps(c), None
 
 
 def vllm_e2el(c: Columns) -> Values:
@@ -306,6 +306,15 @@ def _span(start: Int64, end: Int64) -> Floats:
 def _per(span: Floats, tokens: Int64) -> Floats:
     """Per token, where there is at least one."""
     return np.where(tokens >= 1, span / np.maximum(tokens, 1), np.nan)
+
+
+def _gaps(c: Columns) -> Floats:
+    """Of `inter_chunk`, the gaps from the first token to the last: a growing usage without text is an event of its own
+    in our log only. Events are logged to the µs."""
+    pooled = inter_chunk(c)
+    start, end = c.event_ns[pooled.later - 1], c.event_ns[pooled.later]
+    within = (start + 1000 >= c.first_token_ns[pooled.rows]) & (end - 1000 <= c.last_token_ns[pooled.rows])
+    return pooled.values[within]
 
 
 def _counts(c: Columns) -> Int64:

@@ -63,14 +63,16 @@ def export(path: str, form: str, output: str, step: int | None, everything: bool
     if form == "vllm" and everything:
         raise UsageError("the JSON of vLLM has no place for warm-up", "leave out --all: failed requests are in it")
 
+    whole = io.BytesIO()  # of what is made at once: a file is opened only when it can be filled
+    if form == "vllm":
+        made = _write_vllm(run, list(records), whole)
+    elif form == "parquet":
+        made = write_parquet(records, whole, everything=everything)
+
     def write(file: BinaryIO) -> int:
-        if form == "vllm":
-            return _write_vllm(run, list(records), file)
-        if form == "parquet":
-            whole = io.BytesIO()  # a pipe cannot tell where it is
-            count = write_parquet(records, whole, everything=everything)
+        if whole.tell():
             file.write(whole.getbuffer())
-            return count
+            return made
         if form == "jsonl":
             return write_jsonl(records, file, everything=everything)
         # newline="": the line ends are the csv module's business.

@@ -92,11 +92,20 @@ def _run(source: str) -> tuple[Path, dict[str, Any] | None]:
     path = Path(source)
     requests = path / REQUESTS if path.is_dir() else path
     if run.foreign is not None:
-        raise UsageError(f"{source} is a log of {run.foreign.tool}", "send it with loadgen run URL --trace FILE")
+        raise UsageError(
+            f"{source} is a log of {run.foreign.tool}",
+            f"loadgen export {source} -o requests.csv, then loadgen run URL --trace requests.csv",
+        )
     if run.is_csv:
         raise UsageError(f"{source} is a CSV", "send it with loadgen run URL --trace FILE")
     if not requests.is_file():
         raise UsageError(f"{source} has no {REQUESTS}: the run was ended before it was gathered", "give another run")
+    if (run.manifest or {}).get("resumed"):
+        raise UsageError(
+            f"the run in {source} was interrupted and resumed: a replay would pause as it did, and send twice what it"
+            " measured again",
+            "give a run that was not interrupted",
+        )
     return requests, run.manifest
 
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import count
+from typing import TypeVar
 
 import anyio
 import httpx
@@ -32,6 +33,7 @@ from .sender import Sender
 from .target import Target, holds_secret, mask
 from .tokenize import KINDS, TokenizeApi
 
+_T = TypeVar("_T")
 MakeSender = Callable[[RequestOptions, Dialect], Sender]
 
 RETRY_S = 0.5  # a single 429 or 503 does not make a server unusable
@@ -149,8 +151,8 @@ async def preflight(
 
 
 async def wait_ready(
-    attempt: Callable[[], Awaitable[Prepared]], limit_s: float, on_error: Callable[[PreflightError, float], None]
-) -> Prepared:
+    attempt: Callable[[], Awaitable[_T]], limit_s: float, on_error: Callable[[PreflightError, float], None]
+) -> _T:
     """Repeat `attempt` (a preflight) until it succeeds, for at most `limit_s` seconds of the event loop's clock.
 
     `on_error` gets each passing error and the seconds until the next try. Raises PreflightError: at once for one that

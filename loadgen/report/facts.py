@@ -31,6 +31,7 @@ class RunFacts:
     is_csv: bool = False
     asked: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # the workload's own lengths, by side
     apart: bool = False  # were the prompts made so that they share nothing?
+    resumable: bool = False  # is it a sweep that can be gone on with?
 
 
 def facts_of(
@@ -71,6 +72,7 @@ def facts_of(
         is_csv=is_csv,
         asked=_asked(_object(manifest.get("workload"))),
         apart=_apart(_object(manifest.get("workload"))),
+        resumable=manifest.get("verb") == "sweep" and status in ("interrupted", "failed"),
     )
 
 

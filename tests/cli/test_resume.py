@@ -7,6 +7,7 @@ import os
 import random
 import shutil
 import signal
+import subprocess
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +19,7 @@ import pytest
 
 from loadgen.log.columns import columns
 from loadgen.log.store import open_run
-from loadgen.simulator.scripted import Request, ThreadedServer
+from loadgen.simulator.scripted import Request, ScriptedServer, ThreadedServer
 from tests.cli.command import (
     Call,
     caller,
@@ -64,7 +65,7 @@ class Victim:
                 os.kill(process.pid, signal.SIGKILL)
                 process.wait()
         self.cut = manifest_of(folder_in(self.output))["status"] != "complete"
-        for _ in range(3):  # a machine that is too busy to measure ends a sweep, which can then be gone on with
+        for _ in range(2):  # a machine that is too busy to measure ends a sweep, which can then be gone on with
             self.said = run("sweep", "--resume", folder_in(self.output), "--quiet")
             if not client_bound(folder_in(self.output)):
                 break
@@ -84,14 +85,14 @@ def test_a_sweep_killed_at_any_moment_is_gone_on_with_and_counts_everything_once
             )
             for seed in range(12)
         ]
-        with ThreadPoolExecutor(6) as pool:
+        with ThreadPoolExecutor(3) as pool:
             list(pool.map(Victim.strike, victims))
-        whole = [is_whole(victim, call) for victim in victims]
-    assert any(whole)
+        for victim in victims:
+            check(victim, call)
 
 
-def is_whole(victim: Victim, call: Call) -> bool:
-    """Hold what became of a sweep against what its server got; False where this machine was too busy to measure."""
+def check(victim: Victim, call: Call) -> None:
+    """Hold what became of a sweep against what its server got."""
     folder, said = folder_in(victim.output), victim.said
     assert "Traceback" not in said.err
     manifest, records = manifest_of(folder), records_of(folder)
@@ -112,8 +113,8 @@ def is_whole(victim: Victim, call: Call) -> bool:
     assert not {json.loads(line)["step"] for line in exported} & dropped
     told = json.loads(call("report", folder, "--json").out)
     assert [step["step"] for step in told["steps"]] == [level["step"] for level in manifest["levels"]]
-    if client_bound(folder):
-        return False
+    if client_bound(folder):  # twice: then this machine is too busy to measure
+        return
     assert said.code == 0, said.err
     assert [level["concurrency"] for level in manifest["levels"]] == list(LEVELS), "each level once"
     stamps = [record["done_ns"] for record in records if record["step"] in counted]
@@ -121,7 +122,6 @@ def is_whole(victim: Victim, call: Call) -> bool:
     again = call("sweep", "--resume", folder)
     assert again.code == 0 and "nothing to resume" in again.err and "answer" in again.out
     assert len(victim.got) == len(got), "and then nothing is sent"
-    return True
 
 
 # --- what may be given again, and what not --------------------------------------------------------------------------
@@ -135,8 +135,7 @@ def cut(tmp_path_factory: pytest.TempPathFactory) -> Path:
         with ThreadedServer(serve(20.0)) as server:
             flags = (*FLAGS, "--max-requests", "60", "--header", "x-team: a", "--retries", "1")
             process = start("sweep", server.url, *flags, "-o", output)
-            until(lambda: second_step(server) or process.poll() is not None, 60)
-            struck = process.poll() is None
+            struck = in_second_step(server, process)
             process.kill()
             finish(process)
         if struck:
@@ -144,8 +143,12 @@ def cut(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder_in(output)
 
 
-def second_step(server: ThreadedServer) -> bool:
-    return sum("-s2-" in request.headers["x-request-id"] for request in generations(server.requests)) >= 5
+def in_second_step(server: ScriptedServer, process: subprocess.Popen[bytes]) -> bool:
+    def sent() -> int:
+        return sum("-s2-" in request.headers["x-request-id"] for request in generations(server.requests))
+
+    until(lambda: sent() >= 5 or process.poll() is not None, 60)
+    return process.poll() is None
 
 
 @pytest.fixture
@@ -167,6 +170,10 @@ def test_a_flag_that_contradicts_is_refused_and_one_that_repeats_is_not(folder: 
         said = run("sweep", "--resume", folder, server.url, *AGAIN, "--levels", "1,3", "--retries", "1")
         assert said.code == 0 or client_bound(folder), said.err
     assert manifest_of(folder)["resumed"][0]["url"].startswith(server.url)
+
+
+def test_a_report_says_how_to_go_on(folder: Path, call: Call) -> None:
+    assert f"loadgen sweep --resume {folder}" in call("report", folder).out
 
 
 def test_what_is_not_kept_must_be_given_again(folder: Path, call: Call) -> None:
@@ -223,21 +230,22 @@ def test_a_run_that_still_goes_on_is_left_alone(tmp_path: Path, call: Call) -> N
             process.communicate()
 
 
-def test_a_server_that_went_away_is_gone_on_with_when_it_is_back(tmp_path: Path, call: Call) -> None:
+def test_a_server_that_went_away_is_gone_on_with_when_it_is_back(tmp_path: Path) -> None:
     gone = {"after": 22}
 
     def handler(request: Request) -> Any:
         if request.method == "POST" and len(generations(server.requests)) > gone["after"]:
             return []  # closed without a word
-        return serve(5.0)(request)
+        return serve(20.0)(request)
 
     with ThreadedServer(handler) as server:
         said = run("sweep", server.url, *FLAGS, "-o", tmp_path)
         assert said.code in (1, 4), said
         folder = folder_in(tmp_path)
-        assert manifest_of(folder)["status"] == "complete" and manifest_of(folder)["stop"]["reason"] == "errors"
+        assert manifest_of(folder)["status"] == "complete"
+        assert manifest_of(folder)["stop"]["reason"] == "errors" or client_bound(folder)
         gone["after"] = 10_000
-        said = call("sweep", "--resume", folder, "--quiet")
+        said = run("sweep", "--resume", folder, "--quiet")
     assert said.code == 0 or client_bound(folder), said.err
     levels = manifest_of(folder)["levels"]
     assert [level["concurrency"] for level in levels] == list(LEVELS)

@@ -24,6 +24,7 @@ def call(capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.
 
 
 def test_a_run_tells_and_keeps_how_its_client_fared(call: Call, tmp_path: Path) -> None:
+    gc.unfreeze()  # what is set aside for all tests: a run leaves nothing frozen
     before = (gc.isenabled(), gc.get_freeze_count(), list(gc.callbacks))
     with ThreadedServer(serve(20)) as server:
         said = call("run", server.url, *RUN, "-o", tmp_path / "results")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -107,9 +106,9 @@ class Entry:
         return None if found is None else [self._finite(f"{key}[{i}]", one) for i, one in enumerate(found)]
 
     def _finite(self, key: str, value: Any) -> float:
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
             raise self.fault(f"{key} is {shown(value)}, not a number")
-        if abs(value) > _FARTHEST:
+        if not -_FARTHEST <= value <= _FARTHEST:
             raise self.fault(f"{key} is {shown(value)}, which is out of range")
         return value
 

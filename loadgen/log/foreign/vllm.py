@@ -62,18 +62,24 @@ def side_by_side(one: Entry, step: int) -> list[Record]:
         )
         for i in range(n)
     ]
-    starts = [start for row in rows if (start := row.number("start_times"))]  # 0 is that of a request never sent
+    starts = [start for row in rows if (start := _start(row)) is not None]
     zero = min(starts, default=0.0)
     concurrency = one.count("max_concurrency") or 0
     return [_record(row, f"{step}-{i}", step, concurrency, zero, untimed=not starts) for i, row in enumerate(rows, 1)]
 
 
+def _start(row: Entry) -> float | None:
+    """0 stands for never, where the request failed."""
+    start = row.number("start_times")
+    return None if start == 0 and not row.count("output_lens") else start
+
+
 def _record(row: Entry, name: str, step: int, concurrency: int, zero: float, *, untimed: bool) -> Record:
     error, count = row.text("errors"), row.count("output_lens")
-    start, ttft, latency = row.number("start_times"), row.number("ttft"), row.number("latencies")
+    start, ttft, latency = _start(row), row.number("ttft"), row.number("latencies")
     failed = bool(error) or not count
     gaps = row.numbers("itls") or []
-    sent = 0 if untimed else ns(start - zero) if start else None
+    sent = 0 if untimed else ns(start - zero) if start is not None else None
     first = sent + ns(ttft) if sent is not None and ttft else None
     stamps = (
         None if first is None or sent is None or ttft is None else [sent + ns(t) for t in accumulate([ttft, *gaps])]

@@ -131,12 +131,14 @@ def _objections(found: Comparison) -> tuple[Objection, ...]:
     """Objectives that B breaks, or is not proven to hold, at a load where A is not proven to break them."""
     from ..analysis.regression import Objection
 
-    objections = []
+    objections: list[Objection] = []
     for load, (a, b) in zip(found.loads, found.matched, strict=True):
         broken = {check.objective for check in a.summary.objectives if check.verdict == "fail"}
-        for check in b.summary.objectives:
-            if check.objective not in broken and check.verdict in ("fail", "inconclusive"):
-                objections.append(Objection(load, check.objective, undecided=check.verdict == "inconclusive"))
+        objections += [
+            Objection(load, check.objective, undecided=check.verdict == "inconclusive")
+            for check in b.summary.objectives
+            if check.objective not in broken and check.verdict in ("fail", "inconclusive")
+        ]
     return tuple(objections)
 
 

@@ -80,7 +80,7 @@ class Target:
     @property
     def deployment(self) -> str:
         """The deployment that an address such as …/openai/deployments/NAME names, else empty."""
-        before, found, name = self.base.rpartition("/openai/deployments/")
+        _before, found, name = self.base.rpartition("/openai/deployments/")
         return unquote(name) if found and "/" not in name else ""
 
     def _with_query(self, url: str) -> str:

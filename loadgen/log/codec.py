@@ -314,7 +314,8 @@ def _pair(value: object) -> tuple[float, float] | None:
 
 
 def decode_levels(value: object) -> dict[int, tuple[str, tuple[str, ...]]]:
-    """The manifest's `levels`, or lines of steps.jsonl → step → (verdict, broken objectives); what cannot be read is left out."""
+    """The manifest's `levels`, or lines of steps.jsonl → step → (verdict, broken objectives); what cannot be read is
+    left out."""
     found: dict[int, tuple[str, tuple[str, ...]]] = {}
     for level in value if isinstance(value, list) else ():
         if isinstance(level, Mapping) and type(level.get("step")) is int and level.get("verdict") in VERDICTS:

@@ -54,9 +54,20 @@ class Victim:
         self.flags = FLAGS if workers == 1 else (*FLAGS, "--workers", str(workers))
 
     def strike(self) -> None:
-        process = start("sweep", self.server.url, *self.flags, "-o", self.output)
+        self._until_struck("sweep", self.server.url, *self.flags, "-o", self.output)
+        if self.how == signal.SIGTERM:  # struck again as it goes on
+            self._until_struck("sweep", "--resume", folder_in(self.output))
+        self.cut = manifest_of(folder_in(self.output))["status"] != "complete"
+        for _ in range(2):  # a machine that is too busy to measure ends a sweep, which can then be gone on with
+            self.said = run("sweep", "--resume", folder_in(self.output), "--quiet")
+            if not client_bound(folder_in(self.output)):
+                break
+
+    def _until_struck(self, *arguments: object) -> None:
+        moment = len(self.got) + self.moment
+        process = start(*arguments)
         try:
-            until(lambda: len(self.got) >= self.moment or process.poll() is not None, 60)
+            until(lambda: len(self.got) >= moment or process.poll() is not None, 60)
             if process.poll() is None:
                 os.kill(process.pid, self.how)
             finish(process, 30)
@@ -64,11 +75,6 @@ class Victim:
             if process.poll() is None:
                 os.kill(process.pid, signal.SIGKILL)
                 process.wait()
-        self.cut = manifest_of(folder_in(self.output))["status"] != "complete"
-        for _ in range(2):  # a machine that is too busy to measure ends a sweep, which can then be gone on with
-            self.said = run("sweep", "--resume", folder_in(self.output), "--quiet")
-            if not client_bound(folder_in(self.output)):
-                break
 
     @property
     def got(self) -> list[str]:

@@ -29,6 +29,7 @@ from .vocabulary import Piece, Vocabulary, vocabulary_of
 from .words import POOL_WORDS, ROW, WORDS, pool_of
 
 ROWS = POOL_WORDS // ROW
+ROW_STEP = 619  # has no factor in common with ROWS, a power of two
 EVERY_WORD = len(WORDS)  # after the opening, a text of this many words from row 0 holds every word once
 OPENING_WORDS = 10  # of the 64 commonest, which are one token nearly everywhere: 6 bits each
 
@@ -177,6 +178,7 @@ class PromptStream:
     ) -> None:
         self._seed = seed
         self._lengths = LengthStream(lengths or Lengths(Apart(input_len.distribution, output_len.distribution)), seed)
+        self._first_row = int.from_bytes(hashlib.blake2b(f"row {seed}".encode(), digest_size=4).digest(), "big") % ROWS
         self._key = f"seed {seed}" if same_text else f"nonce {nonce}"
         self._calibration = calibration or Calibration()
         self._numbers = count(worker, workers)
@@ -191,9 +193,7 @@ class PromptStream:
     def at(self, index: int) -> Prompt:
         """Prompt `index` of the stream; with sharing, those asked for must ascend."""
         asked, output = self._lengths.at(index)
-        row = (
-            int.from_bytes(hashlib.blake2b(f"row {self._seed} {index}".encode(), digest_size=4).digest(), "big") % ROWS
-        )
+        row = (self._first_row + index * ROW_STEP) % ROWS  # no two of ROWS prompts in a row are cut at the same place
         nonce = f"{self._key} {index}"
         if self._sharing is None:
             return replace(self._calibration.prompt(asked, nonce, row), output_tokens=output)

@@ -68,6 +68,8 @@ def test_the_levels_of_a_run_are_the_ones_it_came_to(tmp_path: Path, name: str) 
 
 def test_a_run_of_which_only_the_answer_is_missing_is_answered_without_a_server(tmp_path: Path) -> None:
     config, finished = measured(SWEEPS["levels"], tmp_path, tries=4)
+    if finished.stop.reason == "client_bound":
+        pytest.skip("the machine is too busy for a level to count")
     folder = Path(finished.where)
     manifest = {k: v for k, v in finished.manifest.items() if k not in ("stop", "levels", "exit_code", "duration_s")}
     (folder / "manifest.json").write_bytes(orjson.dumps({**manifest, "status": "running"}))

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import re
 import statistics
 import time
 from collections import Counter
@@ -120,18 +121,26 @@ def print_searches(found: Sequence[Found]) -> None:
     print(f"what came first {dict(Counter(f.sweep.stop.first for f in found))}")
 
 
+def engines_of(text: str) -> slice:
+    """The first so many, or FROM to TO, TO included. ArgumentTypeError for what is neither."""
+    found = re.fullmatch(r"(?:(\d+)-)?(\d+)", text)
+    if not found:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a number nor FROM-TO")
+    first, last = found.groups()
+    return slice(int(last)) if first is None else slice(int(first), int(last) + 1)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="search,fixed,coverage,plateau,rate")
-    parser.add_argument("--engines", default="40", help="how many, or FROM-TO")
+    parser.add_argument("--engines", default="40", type=engines_of, help="how many, or FROM-TO (TO included)")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--repeats", type=int, default=2000)
     parser.add_argument("--effort", default="normal")
     parser.add_argument("--verbose", action="store_true")
     flags = parser.parse_args()
     chosen = flags.only.split(",")
-    first, _, last = flags.engines.rpartition("-")
-    engines = cases()[int(first or 0) : int(last)]
+    engines = cases()[flags.engines]
     began = time.process_time()
     if "search" in chosen:
         print(f"\n{len(engines)} engines, {flags.seeds} seeds, effort {flags.effort}")

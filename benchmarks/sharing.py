@@ -14,6 +14,7 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,22 @@ def step_of(base: str, arguments: list[str]) -> dict[str, Any]:
     return step
 
 
+def as_expected(expected: Sequence[float] | None, seen: Sequence[float | None]) -> bool:
+    """Whether every share that was told is near the expected range; not, where nothing was expected or told."""
+    told = [share for share in seen if share is not None]
+    if not expected or not told:
+        return False
+    low, high = expected
+    return all(low - LIMIT <= share <= high + LIMIT for share in told)
+
+
+def _span(expected: Sequence[float] | None) -> str:
+    if not expected:
+        return "–"
+    low, high = expected
+    return f"{100 * low:.1f} %" if round(low, 3) == round(high, 3) else f"{100 * low:.1f}–{100 * high:.1f} %"
+
+
 def main() -> int:
     base = sys.argv[1].rstrip("/")
     wrong = 0
@@ -56,15 +73,15 @@ def main() -> int:
             continue
         step = step_of(base, arguments)
         cache, server = step["cache"] or {}, step["server"] or {}
-        low, high = cache.get("expected_share") or (0.0, 0.0)
+        expected = cache.get("expected_share")
         seen = [cache.get("server_share") if cache.get("source") == "usage" else None, server.get("prefix_hit_share")]
-        told = [share for share in seen if share is not None]
-        fine = bool(told) and all(low - LIMIT <= share <= high + LIMIT for share in told)
+        fine = as_expected(expected, seen)
         wrong += not fine
-        span = f"{100 * low:.1f} %" if round(low, 3) == round(high, 3) else f"{100 * low:.1f}–{100 * high:.1f} %"
         cells = ["–" if share is None else f"{100 * share:.1f} %" for share in seen]
         ok = step["outcomes"].get("ok", 0)
-        print(f"| {name} | {ok} | {cache.get('block_tokens') or '–'} | {span} | {' | '.join(cells)} | ", end="")
+        print(
+            f"| {name} | {ok} | {cache.get('block_tokens') or '–'} | {_span(expected)} | {' | '.join(cells)} | ", end=""
+        )
         print(f"{'yes' if fine else 'NO'} |", flush=True)
     return 1 if wrong else 0
 

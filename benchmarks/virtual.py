@@ -109,7 +109,7 @@ class Load:
         self.phase = WARMUP
         self.everyone: list[Sequence] = []
         self.phases: list[int] = []
-        self._lengths: list[tuple[int, int]] = []
+        self._drawn: list[tuple[int, int, tuple[int, ...]]] = []
         self._closed = concurrency > 0
         self._arrivals = arrivals
         self._due = [start_s + ramp_s * place / concurrency for place in range(concurrency)]
@@ -136,7 +136,7 @@ class Load:
 
     def _submit(self, at: float) -> None:
         number = len(self.everyone)
-        if number == len(self._lengths):
+        if number == len(self._drawn):
             server = self.server
             drawn = server.mix.draw(
                 BLOCK,
@@ -144,8 +144,10 @@ class Load:
                 block_tokens=server.config.block_tokens,
                 longest=self.longest,
             )
-            self._lengths += zip(drawn.prompt.tolist(), drawn.output.tolist(), strict=True)
-        sequence = Sequence(number, *self._lengths[number], at, at + self.overhead_s)
+            hashes = drawn.blocks or ((),) * BLOCK
+            self._drawn += zip(drawn.prompt.tolist(), drawn.output.tolist(), hashes, strict=True)
+        prompt, output, blocks = self._drawn[number]
+        sequence = Sequence(number, prompt, output, at, at + self.overhead_s, blocks)
         self.everyone.append(sequence)
         self.phases.append(self.phase)
         self.core.submit(sequence)

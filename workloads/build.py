@@ -374,7 +374,7 @@ NIM = (
     "meant for 1, 2, 5, 10, 50, 100 and 250 in flight",
 )
 GUIDELLM = ("guidellm", "GuideLLM 0.8.1, packaged scenarios", "")
-FROM_MEMORY = "the shape was recalled, not read at its source: check it before quoting"
+UNCONFIRMED = "not confirmed at its source; check before quoting"
 
 
 def shapes() -> list[tuple[str, str, tuple[str, ...], str, str, str]]:
@@ -399,9 +399,9 @@ def shapes() -> list[tuple[str, str, tuple[str, ...], str, str, str]]:
     ):
         add(NIM, name, fixed(isl), fixed(osl))
     primary = ((128, 128), (128, 2048), (128, 4096), (500, 2000))
-    recalled = ((1000, 1000), (1000, 2000), (1024, 2048), (2048, 128), (2048, 2048), (5000, 500), (20000, 2000))
-    for isl, osl in primary + recalled:
-        notes = (FROM_MEMORY,) if (isl, osl) in recalled else ()
+    unconfirmed = ((1000, 1000), (1000, 2000), (1024, 2048), (2048, 128), (2048, 2048), (5000, 500), (20000, 2000))
+    for isl, osl in primary + unconfirmed:
+        notes = (UNCONFIRMED,) if (isl, osl) in unconfirmed else ()
         add(TRTLLM, f"{isl}-{osl}", fixed(isl), fixed(osl), *notes)
     for name, isl, osl in (
         ("1k-1k", 1000, 1000),

@@ -23,6 +23,7 @@ from .window import has_outcome, is_phase
 LEAST = 30  # effective requests
 JUDGED = ("ttft", "tpot", "e2e")
 NONE = -1  # a code: the request does not tell
+_RATES = 1 << 16  # codes around this are of rates: above those of counts, and rising with the rate
 AXES = ("input", "output", "concurrency", "time", "model", "peer", "turn", "cached")
 UNITS = {
     "input": "input tokens",
@@ -62,7 +63,8 @@ def by_buckets(c: Columns, axes: Sequence[str], summaries: Sequence[StepSummary]
     if not len(measured) or not axes:
         return []
     turnover = {s.step: max(1, s.concurrency or round(s.concurrency_mean or 1)) for s in summaries}
-    coded = [_AXES[axis](measured) for axis in axes]
+    rates = {s.step: s.rate for s in summaries if s.rate}
+    coded = [_load(measured, rates) if axis == "concurrency" else _AXES[axis](measured) for axis in axes]
     codes = np.stack([code for code, _ in coded], axis=1)
     cells, cell_of = np.unique(codes, axis=0, return_inverse=True)
     cell_of = cell_of.reshape(-1)
@@ -135,7 +137,20 @@ def _power(code: int) -> str:
 
 def _time(c: Columns) -> Coded:
     at = np.where(c.sent_ns == NULL, c.scheduled_ns, c.sent_ns) // 1_000_000_000
-    return power_codes(np.maximum(at, 0)), lambda code: f"{(1 << code) >> 1:,}–{max(1 << code, 1):,} s"
+    codes = np.where(c.flag("untimed"), NONE, power_codes(np.maximum(at, 0)))
+    return codes, lambda code: "not told" if code == NONE else f"{(1 << code) >> 1:,}–{max(1 << code, 1):,} s"
+
+
+def _load(c: Columns, rates: Mapping[int, float]) -> Coded:
+    """Requests in flight or, of an open loop, whose records have 0 there, the rate of the step, in requests/s."""
+    codes = np.where(c.concurrency == 0, NONE, power_codes(c.concurrency))
+    for step, rate in rates.items():
+        codes = np.where((c.step == step) & (c.concurrency == 0), _RATES + int(np.frexp(rate)[1]), codes)
+    return codes, lambda code: _power(code) if code < _RATES // 2 else _rate(code - _RATES)
+
+
+def _rate(exponent: int) -> str:
+    return f"{2.0 ** (exponent - 1):,g}–{2.0**exponent:,g} requests/s"
 
 
 def _named(names: list[str], codes: Int64) -> Coded:
@@ -157,7 +172,6 @@ def _cached(c: Columns) -> Coded:
 _AXES: dict[str, Callable[[Columns], Coded]] = {
     "input": _counts(metrics.input_tokens),
     "output": _counts(_output),
-    "concurrency": _counts(lambda c: c.concurrency),
     "time": _time,
     "model": lambda c: _named(c.models, c.model),
     "peer": lambda c: _named(c.peers, c.peer),

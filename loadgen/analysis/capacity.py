@@ -62,10 +62,6 @@ class DecodeFloor:
         return max(self.memory_s, self.compute_s)
 
     @property
-    def tokens_per_s(self) -> float:
-        return self.batch / self.tpot_s
-
-    @property
     def bound(self) -> str:
         return "compute" if self.compute_s >= self.memory_s else "bandwidth"
 
@@ -82,9 +78,10 @@ def decode_floor(model: Model, on: Deployment, batch: int, context: float) -> De
     return DecodeFloor(batch, context, moved / on.gpu.bandwidth, flops / on.gpu.peak(model.quantisation.bits))
 
 
-def prefill_floor_s(model: Model, on: Deployment, tokens: float, cached: float = 0.0) -> float:
+def prefill_floor_s(model: Model, on: Deployment, tokens: float) -> float:
     """TTFT ≥ FLOPs of the prompt / peak of the GPUs that work on it."""
-    return model.prefill_flops(tokens, cached) / (on.gpu.peak(model.quantisation.bits) * on.tensor_parallel)
+    gpus = on.tensor_parallel * on.expert_parallel
+    return model.prefill_flops(tokens) / (on.gpu.peak(model.quantisation.bits) * gpus)
 
 
 def compute_bound_batch(model: Model, on: Deployment, context: float) -> int | None:

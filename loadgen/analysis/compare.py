@@ -35,6 +35,18 @@ PRIMARY = (("output_throughput", None), ("ttft", 95.0), ("tpot", 95.0))
 EXPLORED = (("ttft", 50.0), ("ttft", 99.0), ("tpot", 50.0), ("e2e", 50.0), ("e2e", 95.0))
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class Load:
+    """What a step was asked for: requests/s of an open loop, else requests in flight. Of one number they are two."""
+
+    open: bool
+    value: float
+
+
+def load_of(summary: StepSummary) -> Load:
+    return Load(summary.rate is not None, summary.load)
+
+
 @dataclass(frozen=True, slots=True)
 class RunSide:
     """What of a run is compared."""
@@ -53,7 +65,7 @@ class Difference:
 
     metric: str
     percentile: float | None
-    load: float | None
+    load: Load | None
     a: float | None
     b: float | None
     ratio: LogRatio | None
@@ -83,7 +95,7 @@ class Difference:
 class Failing:
     """The share of judged requests that failed on either side of a load, with its interval on the effective sample."""
 
-    load: float
+    load: Load
     a: Estimate | None
     b: Estimate | None
 
@@ -104,14 +116,14 @@ class Comparison:
 
     a: str
     b: str
-    loads: tuple[float, ...]
-    alone_a: tuple[float, ...]
-    alone_b: tuple[float, ...]
+    loads: tuple[Load, ...]
+    alone_a: tuple[Load, ...]
+    alone_b: tuple[Load, ...]
     differences: tuple[Difference, ...]
     curve: tuple[Difference, ...]
     failing: tuple[Failing, ...]
-    overlap: Mapping[float, float] = field(default_factory=dict)
-    unsteady: Mapping[float, tuple[str, ...]] = field(default_factory=dict)
+    overlap: Mapping[Load, float] = field(default_factory=dict)
+    unsteady: Mapping[Load, tuple[str, ...]] = field(default_factory=dict)
     matched: Sequence[tuple[Side, Side]] = ()
 
     @property
@@ -186,13 +198,13 @@ def guarded_differences(differences: Sequence[Difference]) -> list[Difference]:
     return found
 
 
-def _by_load(run: RunSide) -> dict[float, Side]:
+def _by_load(run: RunSide) -> dict[Load, Side]:
     """The steps by load, rising; of a load measured twice the later."""
-    sides = {side.summary.load: side for side in step_sides(run.columns, list(run.summaries))}
+    sides = {load_of(side.summary): side for side in step_sides(run.columns, list(run.summaries))}
     return dict(sorted(sides.items()))
 
 
-def _chosen(loads: Sequence[float]) -> list[float]:
+def _chosen(loads: Sequence[Load]) -> list[Load]:
     """The loads of the primary questions: the lowest, a middle one and the highest."""
     if len(loads) <= MOST_LEVELS:
         return list(loads)
@@ -200,7 +212,7 @@ def _chosen(loads: Sequence[float]) -> list[float]:
 
 
 def _difference(
-    a: Side, b: Side, metric: str, p: float | None, load: float, paired: bool, mix: Mix | None, *, primary: bool
+    a: Side, b: Side, metric: str, p: float | None, load: Load, paired: bool, mix: Mix | None, *, primary: bool
 ) -> Difference:
     how: How = "paired" if paired else "independent" if mix is None else "other lengths"
     if p is None:

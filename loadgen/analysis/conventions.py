@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..log.columns import NULL, Bools, Columns, Int64
-from .metrics import Floats, event_tokens, first_event_tokens, inter_chunk
+from .metrics import Floats, event_tokens, first_event_tokens, input_tokens, inter_chunk, span_ms
 from .window import has_outcome, is_phase
 
 Values = tuple[Floats, Int64 | None]  # and how often each counts; None is once
@@ -106,12 +106,12 @@ def answered(c: Columns) -> Bools:
 
 def vllm_ttft(c: Columns) -> Values:
     """`ttft`: first event that has `choices` - start. Of an event with an empty delta before it no log tells."""
-    return _span(c.sent_ns, c.first_token_ns), None
+    return span_ms(c.sent_ns, c.first_token_ns), None
 
 
 def vllm_tpot(c: Columns) -> Values:
     """`tpot`: (latency - ttft) / (output tokens - 1), of answers with more than one token."""
-    return _per(_span(c.first_token_ns, c.last_token_ns), _counts(c) - 1), None
+    return _per(span_ms(c.first_token_ns, c.last_token_ns), _counts(c) - 1), None
 
 
 def vllm_itl(c: Columns) -> Values:
@@ -121,7 +121,7 @@ def vllm_itl(c: Columns) -> Values:
 
 def vllm_e2el(c: Columns) -> Values:
     """`e2el`: last event that has `choices` - start."""
-    return _span(c.sent_ns, c.last_token_ns), None
+    return span_ms(c.sent_ns, c.last_token_ns), None
 
 
 # --- SGLang: sglang/benchmark/serving.py calculate_metrics, async_request_openai_chat_completions --------------------
@@ -129,12 +129,12 @@ def vllm_e2el(c: Columns) -> Values:
 
 def sglang_tpot(c: Columns) -> Values:
     """`tpot`: (latency - ttft) / (output tokens - 1), where latency runs to the end of the stream."""
-    return _per(_span(c.first_token_ns, c.done_ns), _counts(c) - 1), None
+    return _per(span_ms(c.first_token_ns, c.done_ns), _counts(c) - 1), None
 
 
 def sglang_e2e(c: Columns) -> Values:
     """`e2e_latency`: the stream's last line, [DONE] included, - start."""
-    return _span(c.sent_ns, c.done_ns), None
+    return span_ms(c.sent_ns, c.done_ns), None
 
 
 # --- GuideLLM: guidellm/schemas/base/request_stats.py, benchmark/schemas/metrics.py ----------------------------------
@@ -143,18 +143,18 @@ def sglang_e2e(c: Columns) -> Values:
 def guidellm_tpot(c: Columns) -> Values:
     """`time_per_output_token_ms`: (last token - request start) / output tokens: the wait for the first token is inside.
     Each request counts once per token."""
-    return _per(_span(c.sent_ns, c.last_token_ns), _counts(c)), np.maximum(_counts(c), 0)
+    return _per(span_ms(c.sent_ns, c.last_token_ns), _counts(c)), np.maximum(_counts(c), 0)
 
 
 def guidellm_itl(c: Columns) -> Values:
     """`inter_token_latency_ms`: (last token - first token) / (output tokens - 1), a mean of each request, which counts
     once per token but the first."""
-    return _per(_span(c.first_token_ns, c.last_token_ns), _counts(c) - 1), np.maximum(_counts(c) - 1, 0)
+    return _per(span_ms(c.first_token_ns, c.last_token_ns), _counts(c) - 1), np.maximum(_counts(c) - 1, 0)
 
 
 def guidellm_latency(c: Columns) -> Values:
     """`request_latency`: request end - request start, the end of the body."""
-    return _span(c.sent_ns, c.done_ns), None
+    return span_ms(c.sent_ns, c.done_ns), None
 
 
 def guidellm_seconds(c: Columns, _good: Columns) -> float | None:
@@ -176,10 +176,10 @@ def aiperf_itl(c: Columns) -> Values:
     two tokens or more; the first chunk's are 1 where unknown. A mean of each request, each of which counts once."""
     later = _counts(c) - first_event_tokens(c)
     later = np.where(later < 1, _counts(c) - 1, later)
-    return _per(_span(c.first_token_ns, c.last_token_ns), later), None
+    return _per(span_ms(c.first_token_ns, c.last_token_ns), later), None
 
 
-def aiperf_tokens_in(c: Columns) -> Int64:
+def own_tokens_first(c: Columns) -> Int64:
     """`input_sequence_length`: by its own tokenizer, else the server's count."""
     return np.where(c.input_local != NULL, c.input_local, c.input_server)
 
@@ -195,13 +195,13 @@ def aiperf_seconds(_c: Columns, good: Columns) -> float | None:
 
 def inference_perf_ttft(c: Columns) -> Values:
     """`time_to_first_token`: first token - start, of streams of more than one token."""
-    return np.where(_streams(c), _span(c.sent_ns, c.first_token_ns), np.nan), None
+    return np.where(_streams(c), span_ms(c.sent_ns, c.first_token_ns), np.nan), None
 
 
 def inference_perf_tpot(c: Columns) -> Values:
     """`time_per_output_token`: (last token - first token) / (output tokens - 1), of streams of more than one
     token."""
-    return np.where(_streams(c), _per(_span(c.first_token_ns, c.last_token_ns), _counts(c) - 1), np.nan), None
+    return np.where(_streams(c), _per(span_ms(c.first_token_ns, c.last_token_ns), _counts(c) - 1), np.nan), None
 
 
 def inference_perf_itl(c: Columns) -> Values:
@@ -216,16 +216,10 @@ def inference_perf_itl(c: Columns) -> Values:
 
 def inference_perf_latency(c: Columns) -> Values:
     """`request_latency`: end - start, the end of the body."""
-    return _span(c.sent_ns, c.done_ns), None
+    return span_ms(c.sent_ns, c.done_ns), None
 
 
 # --- the table ------------------------------------------------------------------------------------------------------
-
-
-def prompt_tokens(c: Columns) -> Int64:
-    """The server's count, else the tool's own."""
-    own = np.where(c.input_local != NULL, c.input_local, c.input_asked)
-    return np.where(c.input_server != NULL, c.input_server, own)
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +230,7 @@ class Convention:
     latencies: tuple[tuple[str, str, Callable[[Columns], Values]], ...]
     seconds: Callable[[Columns, Columns], float | None]
     counts: Callable[[Columns], Bools] = answered
-    tokens_in: Callable[[Columns], Int64] = prompt_tokens
+    tokens_in: Callable[[Columns], Int64] = input_tokens
     between: bool = True
 
 
@@ -283,7 +277,7 @@ TOOLS: dict[str, Convention] = {
         ),
         aiperf_seconds,
         counts=aiperf_answered,
-        tokens_in=aiperf_tokens_in,
+        tokens_in=own_tokens_first,
     ),
     "inference-perf": Convention(
         (
@@ -293,14 +287,9 @@ TOOLS: dict[str, Convention] = {
             ("e2e", "request_latency", inference_perf_latency),
         ),
         all_seconds,
-        tokens_in=aiperf_tokens_in,
+        tokens_in=own_tokens_first,
     ),
 }
-
-
-def _span(start: Int64, end: Int64) -> Floats:
-    known = (start != NULL) & (end != NULL)
-    return np.where(known, np.subtract(end, start, where=known, out=np.zeros_like(end)) / 1e6, np.nan)
 
 
 def _per(span: Floats, tokens: Int64) -> Floats:

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..records import Estimate, StepSummary
 from ..stats import binomial_bounds, effective_n
-from .compare import PRIMARY, Difference, Failing, guarded_differences
+from .compare import PRIMARY, Difference, Failing, guarded_differences, load_of
 from .ratios import paired
 
 
@@ -33,7 +33,7 @@ def run_level(a: Sequence[StepSummary], b: Sequence[StepSummary]) -> list[Differ
         ]
         logs = np.array([math.log(y / x) for x, y in both])
         mean_a, mean_b = (float(np.exp(np.mean([math.log(v[i]) for v in both]))) if both else None for i in (0, 1))
-        load = a[0].load if a else None
+        load = load_of(a[0]) if a else None
         ratio = paired(logs) if len(both) else None
         found.append(Difference(metric, p, load, mean_a, mean_b, ratio, "pairs of runs", primary=True))
     return guarded_differences(found)
@@ -44,13 +44,14 @@ def failing(a: Sequence[StepSummary], b: Sequence[StepSummary]) -> tuple[Failing
     sample: a server that failed once for a while is not one that fails."""
     if not a or not sum(s.judged for s in a) or not sum(s.judged for s in b):
         return ()
-    return (Failing(a[0].load, *(_failed(side) for side in (a, b))),)
+    return (Failing(load_of(a[0]), *(_failed(side) for side in (a, b))),)
 
 
 def _failed(side: Sequence[StepSummary]) -> Estimate:
     judged, bad = (np.array([getattr(s, key) for s in side], dtype=np.float64) for key in ("judged", "failed"))
-    n, share, k = float(judged.sum()), float(bad.sum() / judged.sum()), len(side)
+    n, share = float(judged.sum()), float(bad.sum() / judged.sum())
     shares = bad[judged > 0] / judged[judged > 0]
+    k = len(shares)
     spread = n / k * float(shares.var(ddof=1)) / (share * (1 - share)) if 0 < share < 1 and len(shares) > 1 else 1.0
     low, high = binomial_bounds(share, effective_n(round(n), max(1.0, spread), k))
     return Estimate(share, low, high)

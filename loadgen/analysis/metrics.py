@@ -16,7 +16,8 @@ from ..log.columns import NULL, Bools, Columns, Int64
 Floats = NDArray[np.float64]
 
 
-def _span_ms(start: Int64, end: Int64) -> Floats:
+def span_ms(start: Int64, end: Int64) -> Floats:
+    """From one stamp to the other; NaN where either is NULL."""
     known = (start != NULL) & (end != NULL)
     return np.where(known, np.subtract(end, start, where=known, out=np.zeros_like(end)) / 1e6, np.nan)
 
@@ -28,32 +29,32 @@ def _streamed(c: Columns, values: Floats) -> Floats:
 
 def ttft(c: Columns) -> Floats:
     """`ttft`: first_token_at - sent_at; null where the answer was not streamed."""
-    return _streamed(c, _span_ms(c.sent_ns, c.first_token_ns))
+    return _streamed(c, span_ms(c.sent_ns, c.first_token_ns))
 
 
 def ttfc(c: Columns) -> Floats:
     """`ttfc`: first_content_at - sent_at, so reasoning is waited out; null where the answer was not streamed."""
-    return _streamed(c, _span_ms(c.sent_ns, c.first_content_ns))
+    return _streamed(c, span_ms(c.sent_ns, c.first_content_ns))
 
 
 def e2e(c: Columns) -> Floats:
     """`e2e`: last_token_at - sent_at. Trailing usage and the end mark do not count."""
-    return _span_ms(c.sent_ns, c.last_token_ns)
+    return span_ms(c.sent_ns, c.last_token_ns)
 
 
 def dispatch_lag(c: Columns) -> Floats:
     """`dispatch_lag`: sent_at - scheduled_at, the client's own delay (and that of opening a connection)."""
-    return _span_ms(c.scheduled_ns, c.sent_ns)
+    return span_ms(c.scheduled_ns, c.sent_ns)
 
 
 def ttft_scheduled(c: Columns) -> Floats:
     """`ttft_scheduled`: first_token_at - scheduled_at; no coordinated omission."""
-    return _streamed(c, _span_ms(c.scheduled_ns, c.first_token_ns))
+    return _streamed(c, span_ms(c.scheduled_ns, c.first_token_ns))
 
 
 def e2e_scheduled(c: Columns) -> Floats:
     """`e2e_scheduled`: last_token_at - scheduled_at; no coordinated omission."""
-    return _span_ms(c.scheduled_ns, c.last_token_ns)
+    return span_ms(c.scheduled_ns, c.last_token_ns)
 
 
 def connect_ms(c: Columns) -> Floats:
@@ -69,7 +70,7 @@ def first_event_tokens(c: Columns) -> Int64:
 def tpot(c: Columns) -> Floats:
     """`tpot`: (last_token_at - first_token_at) / (output_tokens - first_event_tokens); null when that is below 1."""
     later = np.where(c.output_count == NULL, 0, c.output_count) - first_event_tokens(c)
-    span = _span_ms(c.first_token_ns, c.last_token_ns)
+    span = span_ms(c.first_token_ns, c.last_token_ns)
     return _streamed(c, np.where(later >= 1, span / np.maximum(later, 1), np.nan))
 
 

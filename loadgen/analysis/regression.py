@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from ..records import Estimate
-from .compare import Difference, Failing
+from .compare import Difference, Failing, Load
 from .ratios import ALPHA, LogRatio, holm
 
 Answer = Literal["regression", "held", "undecided"]
@@ -39,7 +39,7 @@ class Judged:
 class Objection:
     """An objective that B is proven to break at a load, and A is not; or, `undecided`, may break."""
 
-    load: float
+    load: Load
     objective: str
     undecided: bool = False
 

@@ -21,7 +21,7 @@ from scipy import special
 
 from ..log.columns import NULL, Columns, Int64
 from ..records import StepSummary
-from ..stats import MIN_BATCHES, RATE_FLOOR, batch_count
+from ..stats import MIN_BATCHES, RATE_FLOOR, batch_count, quantile
 from . import metrics
 from .buckets import length_codes
 from .ratios import LogRatio, batch_logs, paired, weighted_quantile, welch
@@ -171,12 +171,8 @@ def _most(n: int, p: float) -> int:
     return int(n * min(p, 100 - p) / 100)
 
 
-def _quantile(values: Floats, p: float) -> float:
-    return float(np.quantile(values, p / 100))
-
-
 def _batches(values: Floats, k: int, p: float) -> Floats:
-    return np.array([_quantile(part, p) for part in np.array_split(values, k)])
+    return np.array([quantile(part, p / 100) for part in np.array_split(values, k)])
 
 
 def _welch_of(x: Floats, y: Floats, wx: Floats, wy: Floats, size: int, p: float) -> LogRatio | None:

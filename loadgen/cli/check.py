@@ -9,7 +9,7 @@ import click
 from ..errors import Exit, LogError, UsageError
 from .options import shared
 from .sections import SectionedCommand, section
-from .values import Share, Whole, screen_width
+from .values import Share, Whole, keep_apart, screen_width, typed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -30,6 +30,9 @@ Examples:
 LEAST_PAIRS = 5
 PAIR_REQUESTS = 600  # of each run, where nothing says how long it is to be
 DEFAULT = 8  # requests in flight
+# What a check of two logs obeys; all other flags are for measuring.
+_READING = frozenset(("urls", "against", "max_regression", "slo", "anyway", "junit", "markdown", "as_json", "quiet"))
+_BUDGETS = ("max_time", "max_requests", "max_tokens", "max_cost")
 
 _CHECK = section(
     "Check",
@@ -62,7 +65,7 @@ def check(
 
     `check RUN --against BASE` reads two logs; `check --pairs N URL_A URL_B` measures both servers in turn, A B B A,
     which holds where a server drifts or stalls. Judged are output throughput, p95 TTFT and p95 TPOT at three loads at
-    the most, the failures, and the objectives of --slo.
+    the most, the failures, and, of two logs, the objectives of --slo.
 
     The exit code is 1 where a loss above the margin is proven, 0 where each is proven to be below it, else 4.
     """
@@ -71,12 +74,17 @@ def check(
     from ..log.codec import encode, plain
     from ..report import checked
 
+    for flag, file in (("--junit", junit), ("--markdown", markdown)):
+        if file is not None:
+            keep_apart(file, *urls, *([against] if against is not None else []), flag=flag)
     if pairs is None:
         if against is None or len(urls) != 1:
             raise UsageError(
                 "a check needs one run and what to hold it against",
                 "loadgen check RUN --against BASE, or loadgen check --pairs 8 URL_A URL_B",
             )
+        if name := typed(*sorted(click.get_current_context().params.keys() - _READING)):
+            raise UsageError(f"--{name} is for measuring, and --against reads what was measured", "leave it out")
         found, notes = _of_logs(urls[0], against, max_regression, flags["slo"], anyway=anyway)
     else:
         if against is not None:
@@ -87,6 +95,7 @@ def check(
             raise UsageError("--pairs measures two servers into run folders", "give URL_A and URL_B, and no more")
         if max_regression >= 1:
             raise UsageError("--max-regression of all there is allows anything", "give a smaller share, as in 5%")
+        _check_pairs()
         measured = _pairs(urls, pairs, concurrency or DEFAULT, flags)
         if isinstance(measured, Exit):
             return measured
@@ -99,6 +108,21 @@ def check(
     else:
         click.echo("\n".join(checked.checked_lines(found, notes, screen_width())))
     return {"regression": Exit.NO, "held": Exit.DONE, "undecided": Exit.UNDECIDED}[found.answer]
+
+
+def _check_pairs() -> None:
+    """Raises UsageError for flags that say nothing of pairs."""
+    if typed("slo"):
+        raise UsageError(
+            "--pairs judges no objectives",
+            "leave --slo out, or check one of its runs: loadgen check RUN --against BASE",
+        )
+    if name := typed(*_BUDGETS):
+        raise UsageError(
+            f"--{name} is of one run, and --pairs measures many", "bound each of them with --requests or --duration"
+        )
+    if typed("anyway"):
+        raise UsageError("--anyway does nothing with --pairs, which compares no conditions", "leave it out")
 
 
 def _of_logs(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ..errors import Exit, LogError, UsageError
-from .values import Whole
+from .values import Whole, keep_apart
 
 if TYPE_CHECKING:
     from typing import BinaryIO
@@ -55,8 +55,8 @@ def export(path: str, form: str, output: str, step: int | None, everything: bool
 
     if not output:
         raise UsageError("--output is empty", "give a file, or - for stdout")
-    if output != "-" and Path(output).exists() and Path(path).exists() and Path(output).samefile(path):
-        raise UsageError(f"{output} is the log itself, which an export would overwrite", "give another file with -o")
+    if output != "-":
+        keep_apart(output, path, flag="-o")
     run = open_run(path)
     uncounted = () if everything else run.uncounted
     records = (r for r in run.records() if r.step not in uncounted and (step is None or r.step == step))

@@ -8,7 +8,7 @@ import click
 
 from ..errors import Exit, UsageError
 from .sections import SectionedCommand, section
-from .values import Count, Whole
+from .values import Count, Number, Whole
 
 if TYPE_CHECKING:
     from ..analysis.planning import Lengths
@@ -27,6 +27,7 @@ Examples:
 """
 
 
+MOST_GIB = 1e6
 DRAWS = 100_000  # of the lengths, for their means and percentiles
 
 
@@ -98,20 +99,20 @@ class Positive(click.ParamType[float]):
     click.option("--block", type=Whole(1), metavar="N", default=16, help="Tokens of a KV block.  [default: 16]"),
     click.option(
         "--utilisation",
-        type=click.FloatRange(0, 1, min_open=True),
+        type=Number(0, 1, above=0),
         metavar="SHARE",
         default=0.9,
         help="Of the memory used at all.  [default: 0.9]",
     ),
     click.option(
         "--runtime",
-        type=click.FloatRange(0),
+        type=Number(0, MOST_GIB),
         metavar="GIB",
         default=1.0,
         help="For context, graphs and libraries.  [default: 1]",
     ),
     click.option(
-        "--activations", type=click.FloatRange(0), metavar="GIB", help="For activations.  [default: estimated]"
+        "--activations", type=Number(0, MOST_GIB), metavar="GIB", help="For activations.  [default: estimated]"
     ),
     click.option(
         "--batch-tokens",

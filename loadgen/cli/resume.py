@@ -40,7 +40,8 @@ def go_on(context: click.Context, path: str, climb: Callable[[dict[str, Any]], i
 
         click.echo("nothing to resume: the run came to its end", err=True)
         context.invoke(report, path=path, as_json=context.params["as_json"])
-        return Exit.DONE
+        code = manifest.get("exit_code")
+        return code if isinstance(code, int) else Exit.DONE
     stored, hidden = _stored(context, manifest)
     flags = _laid_over(context, stored, hidden, manifest)
     flags["resume_from"] = Resume(Path(path), anyway=context.params["anyway"])

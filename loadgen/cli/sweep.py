@@ -10,7 +10,7 @@ from ..errors import UsageError
 from .definitions import arrivals_of, use_definition
 from .options import shared
 from .sections import SectionedCommand
-from .values import Levels, Number, Rate, Whole
+from .values import Levels, Number, Rate, Whole, typed
 
 EPILOG = """\
 \b
@@ -80,11 +80,11 @@ def _check(rate: float | None, demo: bool, levels: tuple[int, ...] | None, **fla
     max_rate, arrivals = flags["max_rate"], flags["arrivals"]
     if rate is None and (max_rate is not None or arrivals is not None):
         raise UsageError("--max-rate and --arrivals are of a sweep of rates", "add --rate N, or leave them out")
-    if rate is not None and (demo or (name := _typed("start", "max_level", "levels"))):
+    if rate is not None and (demo or (name := typed("start", "max_level", "levels"))):
         raise UsageError(f"--rate and --{'demo' if demo else name} exclude each other", "leave one of the two out")
     if demo and not flags["simulate"]:
         raise UsageError("--demo is a demonstration on the simulated server", "add --simulate, or leave --demo out")
-    if levels is not None and (name := _typed("start", "factor", "max_level")):
+    if levels is not None and (name := typed("start", "factor", "max_level")):
         raise UsageError(f"--levels and --{name} exclude each other", "leave one of the two out")
 
 
@@ -110,14 +110,14 @@ def _climb(flags: dict[str, Any]) -> int:
     if rate is not None:
         from ..runner import OpenLoop
         from ..search.rates import RatePlan
+        from ..workload.arrivals import RATES
 
-        flags["open_loop"] = OpenLoop(rate, arrivals_of(flags, arrivals))
-        flags["rates"] = RatePlan(rate, factor, max_rate if max_rate is not None else 256 * rate)
+        process = arrivals_of(flags, arrivals)
+        if process.stages:
+            raise UsageError(
+                f"a sweep of rates cannot raise arrivals whose rates are given, as {str(process)[:80]}",
+                "give a process, as in --arrivals poisson, or measure them with loadgen run",
+            )
+        flags["open_loop"] = OpenLoop(rate, process)
+        flags["rates"] = RatePlan(rate, factor, max_rate if max_rate is not None else min(256 * rate, RATES[1]))
     return measure("sweep", plan, flags)
-
-
-def _typed(*names: str) -> str | None:
-    """The first of these parameters that stood on the command line."""
-    context = click.get_current_context()
-    typed = (n for n in names if context.get_parameter_source(n) is click.core.ParameterSource.COMMANDLINE)
-    return next((name.replace("_", "-") for name in typed), None)

@@ -8,15 +8,18 @@ import math
 import re
 import shutil
 import sys
+from pathlib import Path
 from typing import Any
 
 import click
+
+from ..errors import UsageError
 
 LEAST_COLUMNS, MOST_COLUMNS = 60, 120
 
 _UNITS_S = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*([a-zµ]*)")
-_COUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([kKmM]?)")
+_COUNT = re.compile(r"(\d{1,18}(?:\.\d+)?)\s*([kKmM]?)")
 
 
 class Duration(click.ParamType[float]):
@@ -110,7 +113,8 @@ class Number(click.ParamType[float]):
             or (self.above is not None and number <= self.above)
         ):
             span = f"of at least {self.low:g}" if self.high == math.inf else f"from {self.low:g} to {self.high:g}"
-            span = span if self.above is None else f"above {self.above:g}"
+            if self.above is not None:
+                span = f"above {self.above:g}" + ("" if self.high == math.inf else f" and at most {self.high:g}")
             self.fail(f"{value!r} is not a number {span}", param, ctx)
         return number
 
@@ -169,8 +173,12 @@ class Levels(click.ParamType[tuple[int, ...]]):
         words = [word for word in re.split(r"[,\s]+", str(value).strip()) if word]
         levels = []
         for word in words:
-            if not (word.isascii() and word.isdigit()) or int(word) < 1:
-                self.fail(f"{word!r} in {value!r} is not a level: write whole numbers, as in 1,2,4,8", param, ctx)
+            if not re.fullmatch(r"[0-9]{1,18}", word) or int(word) < 1:
+                self.fail(
+                    f"{word[:40]!r} in {str(value)[:80]!r} is not a level: write whole numbers, as in 1,2,4,8",
+                    param,
+                    ctx,
+                )
             levels.append(int(word))
         if not levels:
             self.fail("the list of levels is empty: write 1,2,4,8", param, ctx)
@@ -222,8 +230,6 @@ class JsonObject(click.ParamType[dict[str, Any]]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, Any]:
         if isinstance(value, dict):
             return value
-        from pathlib import Path
-
         import orjson
 
         text = str(value)
@@ -252,3 +258,30 @@ def screen_width(*, err: bool = False) -> int:
     if not stream.isatty():
         return MOST_COLUMNS
     return max(LEAST_COLUMNS, min(MOST_COLUMNS, shutil.get_terminal_size().columns))
+
+
+def keep_apart(output: str, *read: str, flag: str) -> None:
+    """Raises UsageError where `output`, the value of `flag`, is a file among those that are `read`: a log, or any file
+    of a run folder."""
+    for path in map(Path, read):
+        try:
+            inside = [*path.iterdir()] if path.is_dir() else []
+        except OSError:  # told where it is opened
+            inside = []
+        if any(_is_same(file, output) for file in (path, *inside)):
+            what = "a file of the run" if inside else "the log itself"
+            raise UsageError(f"{output} is {what}, which would be overwritten", f"give another file with {flag}")
+
+
+def _is_same(file: Path, output: str) -> bool:
+    try:
+        return file.samefile(output)
+    except (OSError, ValueError):  # one of them is not there
+        return False
+
+
+def typed(*names: str) -> str | None:
+    """The first of these parameters that stood on the command line, as its flag is spelled there."""
+    context = click.get_current_context()
+    found = (n for n in names if context.get_parameter_source(n) is click.core.ParameterSource.COMMANDLINE)
+    return next((name.replace("_", "-") for name in found), None)

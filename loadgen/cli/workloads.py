@@ -142,8 +142,10 @@ def check(name: str, max_total_len: int | None, draws: int, as_json: bool) -> in
     """
     from ..workload.check import check as checked_of
     from ..workload.library import names
+    from ..workload.paths import asked
 
-    if name not in names() and not name.endswith(".toml") and Path(name).is_file():
+    remedy = "give the name of a workload, a TOML file or a trace"
+    if name not in names() and not name.endswith(".toml") and asked(Path(name), "file", remedy).is_file():
         return _show_trace(name, as_json=as_json)
     workload = _load(name, max_total_len)
     checked = checked_of(workload, draws)

@@ -9,21 +9,24 @@ it again. So a replica that is down, or an IPv6 route that leads nowhere, costs 
 from __future__ import annotations
 
 import asyncio
+import errno
 import ipaddress
 import itertools
-import os
 import socket
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from .clock import ask_for_stamps
-from .failures import causes
+from .failures import causes, system_words
 from .probe import format_address
 
 STAGGER_S = 0.25  # RFC 8305's Connection Attempt Delay
 BAD_S = 30.0
 LIFETIME_S = 30.0  # of a look-up
+# Of the client's own limits those that are the same for every address: EADDRNOTAVAIL is also what ::1 gives where there
+# is no IPv6.
+OUR_ERRNOS = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS}
 
 T = TypeVar("T")
 Found = Sequence[tuple[int, Any]]  # (address family, socket address)
@@ -68,12 +71,14 @@ class _Name:
 class Addresses:
     """The addresses of every name that is connected to, for a whole run. `first` is the place in a name's list where
     this process begins, so that several do not all begin with the same one. With `unix_socket` every name leads to that
-    socket. `faults` are the addresses that did not answer, with the reason."""
+    socket. `faults` are the addresses that did not answer, with the reason. With `pinned` each name
+    leads to the one address that answered first, for good."""
 
     def __init__(
         self,
         resolver: Resolver | None = None,
         *,
+        pinned: bool = False,
         unix_socket: str | None = None,
         first: int = 0,
         bad_s: float = BAD_S,
@@ -81,6 +86,7 @@ class Addresses:
     ) -> None:
         self._bad_s, self._lifetime_s = bad_s, lifetime_s
         self.first = first
+        self._pinned = pinned
         self.faults: dict[str, str] = {}
         self._resolve = resolver or look_up
         self._names: dict[tuple[str, int], _Name] = {}
@@ -119,13 +125,15 @@ class Addresses:
         try:
             found = _interleaved(await self._resolve(host, port))
             if not found:
-                raise OSError(f"{host} has no address")
+                raise socket.gaierror(socket.EAI_NONAME, "has no address")
         except OSError:
             if not name.places:
                 raise
             found = []
         finally:
             name.looking = None
+        if name.until == float("inf"):  # pinned meanwhile
+            return
         name.until = time.monotonic() + self._lifetime_s
         known = {place.address: place for place in name.places}
         # One that comes later has not to make up for what the others have done until then.
@@ -156,14 +164,19 @@ class Addresses:
         second. Raises what `find` or, when none answers, the first `dial` raises."""
         places, dns_us = await self.find(host, port)
         if len(places) > 1:
-            return *await self._race(list(places), dial, close), dns_us
-        place = places[0]
-        place.take()
-        try:
-            return await dial(place), place, dns_us
-        except BaseException:
-            place.leave()
-            raise
+            opened, place = await self._race(list(places), dial, close)
+        else:
+            place = places[0]
+            place.take()
+            try:
+                opened = await dial(place)
+            except BaseException:
+                place.leave()
+                raise
+        if self._pinned and self._socket is None:
+            name = self._names[host, port]
+            name.places, name.until = [place], float("inf")
+        return opened, place, dns_us
 
     async def survey(self, host: str, port: int, limit_s: float = 1.0) -> tuple[str, ...]:
         """Connect once to each of several addresses, so that those that do not answer are known before any load; → what
@@ -179,6 +192,8 @@ class Addresses:
             try:
                 sock = await asyncio.wait_for(connect(place), limit_s)
             except OSError as error:  # TimeoutError is one
+                if _ours(error):
+                    return
                 words = f"no answer within {limit_s:g} s" if isinstance(error, TimeoutError) else system_words(error)
                 self._fail(place, words)
             else:
@@ -222,7 +237,8 @@ class Addresses:
                         return task.result(), place
                     place.leave()
                     fault = fault or error
-                    self._fail(place, system_words(error))
+                    if not _ours(error):
+                        self._fail(place, system_words(error))
                 if not left and not running:
                     assert fault is not None
                     raise fault
@@ -263,16 +279,17 @@ async def connect(place: Place) -> socket.socket:
 
 
 async def look_up(host: str, port: int) -> Found:
-    """The system's answer, in its order (RFC 6724)."""
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    """The system's answer, in its order (RFC 6724). Raises socket.gaierror, also for what can be no name."""
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except UnicodeError:  # a label that is empty or longer than 63 characters
+        raise socket.gaierror(socket.EAI_NONAME, "is no name") from None
     return [(family, address) for family, _, _, _, address in found]
 
 
-def system_words(error: BaseException) -> str:
-    """The system's words for what failed: asyncio puts its own over them."""
-    numbers = (one.errno for one in causes(error) if isinstance(one, OSError))
-    number = next((n for n in numbers if n and n > 0), None)
-    return os.strerror(number) if number else str(error) or type(error).__name__
+def _ours(error: BaseException) -> bool:
+    """Is it for want of descriptors or memory, which says nothing of the address?"""
+    return any(isinstance(one, OSError) and one.errno in OUR_ERRNOS for one in causes(error))
 
 
 def _literal(host: str, port: int) -> list[Place] | None:

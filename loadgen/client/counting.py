@@ -81,16 +81,17 @@ class Ahead(Iterator[Prompt]):
         return counted(next(self._prompts), self._tokenizer)
 
     def _work(self) -> None:
-        try:
-            while not self._closed:
+        while not self._closed:
+            if len(self._made) >= AHEAD:
+                self._room.clear()
                 if len(self._made) >= AHEAD:
-                    self._room.clear()
-                    if len(self._made) >= AHEAD:
-                        self._room.wait()
-                    continue
-                with self._making:
+                    self._room.wait()
+                continue
+            with self._making:
+                try:
                     self._made.append(self._make())
-                while self._behind and not self._closed:  # a lock just released is easily taken again by who did it
-                    self._room.wait(0.0005)
-        except Exception as error:  # it is for who asks for the prompt that never came
-            self._fault = error
+                except Exception as error:  # it is for who asks for the prompt that never came
+                    self._fault = error  # before the lock is free: a stream that broke seems to have ended
+                    return
+            while self._behind and not self._closed:  # a lock just released is easily taken again by who did it
+                self._room.wait(0.0005)

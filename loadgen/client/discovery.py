@@ -10,8 +10,6 @@ and never an error. Which server answers what:
 from __future__ import annotations
 
 import difflib
-import errno
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,7 +20,7 @@ import httpx
 import orjson
 
 from ..errors import Failure
-from .failures import causes, describe, error_message, failure_kind, redirected
+from .failures import error_message, failure_kind, redirected, system_words
 from .remedies import NAME_ANOTHER, PreflightError
 from .target import Target, mask
 
@@ -149,19 +147,12 @@ async def get(client: httpx.AsyncClient, url: str, timeout_s: float = GET_TIMEOU
     except TimeoutError:
         return Answer(url, failure=Failure("connect", f"no answer within {timeout_s:g} s", "timeout"))
     except (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL, OSError) as error:
-        return Answer(url, failure=Failure(failure_kind(error), _system_words(error)))
+        return Answer(url, failure=Failure(failure_kind(error), system_words(error)))
     try:
         value = orjson.loads(data)
     except orjson.JSONDecodeError:
         value = None
     return Answer(url, status, value, data.decode("utf-8", "replace"), headers)
-
-
-def _system_words(error: Exception) -> str:
-    """The system's words for a connection that failed; asyncio's own hide them."""
-    numbers = (one.errno for one in causes(error) if isinstance(one, OSError))
-    number = next((n for n in numbers if n in (errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH)), None)
-    return os.strerror(number).lower() if number else describe(error)
 
 
 def recognise(listing: Answer) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import html
+import os
 import re
 import socket
 import ssl
@@ -64,6 +65,14 @@ def describe(error: BaseException) -> str:
         if isinstance(one, OSError) and one.strerror:
             words = one.strerror if not words or "All connection attempts failed" in words else words
     return f"{type(error).__name__}: {words}" if words else type(error).__name__
+
+
+def system_words(error: BaseException) -> str:
+    """The system's words for what failed, over which asyncio and the libraries put their own; without any, theirs."""
+    other = socket.gaierror | ssl.SSLError | BlockingIOError  # whose numbers are not the system's, or say nothing
+    numbers = (one.errno for one in causes(error) if isinstance(one, OSError) and not isinstance(one, other))
+    number = next(filter(None, numbers), None)
+    return os.strerror(number).lower() if number else describe(error)
 
 
 def error_message(payload: bytes) -> str | None:

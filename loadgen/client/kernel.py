@@ -18,10 +18,11 @@ from collections.abc import AsyncIterator, Callable
 import httpx
 
 from ..records import Connect
-from .addresses import Addresses, Place, connect, system_words
+from .addresses import Addresses, Place, connect
 from .answer import Answer, ReadStats, Sink
 from .clock import SECOND_NS, keep_stamping
 from .connection import Connection, Key
+from .failures import system_words
 from .probe import Probe
 from .reactor import Reactor
 from .tls import Tls

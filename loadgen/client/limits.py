@@ -31,7 +31,7 @@ class Live:
     __slots__ = ("_deadline", "_idle_set", "_limits", "_loop", "_start", "_timer", "phase", "scope", "why")
 
     def __init__(self, limits: Timeouts) -> None:
-        self.phase: TimeoutKind = "connect"
+        self.phase: TimeoutKind = "connect" if limits.connect < limits.total else "total"
         self.scope = anyio.CancelScope()
         self.why: Literal["cut", "cancelled"] | None = None
         self._limits = limits

@@ -17,7 +17,8 @@ import httpcore
 import httpx
 
 from ..records import Connect
-from .addresses import Addresses, Place, system_words
+from .addresses import Addresses, Place
+from .failures import system_words
 from .probe import PROBE, format_address
 
 

@@ -73,6 +73,7 @@ class RetryingSender:
         self._why = outcome
         for scope in self._waiting:
             scope.cancel()
+        self._waiting.clear()
         self._inner.cut(outcome)
 
     async def send(self, spec: RequestSpec, scheduled_ns: int) -> Record:
@@ -81,7 +82,10 @@ class RetryingSender:
             return record
         chance = random.Random(f"{self._retry.seed} {spec.id}")
         attempts: list[Attempt] = []
-        first, start = record, anyio.current_time()
+        first = record
+        start = anyio.current_time()  # of the first send
+        if record.sent_ns is not None:
+            start -= (record.done_ns - record.sent_ns) / 1e9
         while worth_another(record) and len(attempts) < self._retry.times:
             wait_s = self._wait_s(record, len(attempts), chance)
             if anyio.current_time() + wait_s > start + self._retry.max_wait_s:
@@ -113,8 +117,9 @@ class RetryingSender:
             try:
                 await self._over.wait()
             finally:
+                was_cut = scope not in self._waiting  # by `cut`, though it were in the turn in which the wait is over
                 self._waiting.discard(scope)
-        return not scope.cancelled_caught or anyio.current_time() < scope.deadline
+        return was_cut or self._over.is_set()
 
 
 def worth_another(record: Record) -> bool:

@@ -1,6 +1,6 @@
 """A server's own metrics, read lightly while it is measured, over connections of their own.
 
-    async with Scraper(sources, access, zero_ns=…) as scraper:
+    async with Scraper(urls, access, targets, zero_ns=…) as scraper:
         await scraper.follow(interval_s, keep)        until it is cancelled
 
 What a page says is for others to read: here is when it was asked for, and its text. A scrape that fails is a page with
@@ -20,6 +20,7 @@ import anyio
 import httpx
 
 from ..errors import UsageError
+from .addresses import Addresses, Resolver
 from .discovery import get
 from .health import GOLDEN
 from .target import Target, mask
@@ -87,10 +88,23 @@ def _origin(url: str) -> tuple[str, str, int | None]:
 
 
 class Scraper:
-    """Reads the pages at `urls`, each over a connection of its own. `zero_ns` is the run's start."""
+    """Reads the pages at `urls`, each over a connection of its own. `zero_ns` is the run's start.
 
-    def __init__(self, urls: Sequence[str], access: Access, targets: Sequence[Target], *, zero_ns: int) -> None:
+    Where a name has several addresses, a page is read from the one that answered first, for as long as the scraper
+    lives: the counters of two replicas are not one series. Through a proxy the address is the proxy's choice.
+    """
+
+    def __init__(
+        self,
+        urls: Sequence[str],
+        access: Access,
+        targets: Sequence[Target],
+        *,
+        zero_ns: int,
+        resolver: Resolver | None = None,
+    ) -> None:
         self.urls, self._access, self._targets, self._zero_ns = urls, access, targets, zero_ns
+        self._resolver = resolver
         self._stack = AsyncExitStack()
         self._clients: list[tuple[str, httpx.AsyncClient]] = []
 
@@ -98,7 +112,8 @@ class Scraper:
         for url in self.urls:
             access = access_to(url, self._access, self._targets)
             tls = url.startswith("https") or access.proxy is not None
-            client = open_client(access, 1, tls=tls, connect_timeout_s=TIMEOUT_S)
+            addresses = Addresses(self._resolver, pinned=True, unix_socket=access.unix_socket)
+            client = open_client(access, 1, tls=tls, connect_timeout_s=TIMEOUT_S, addresses=addresses)
             self._clients.append((url, await self._stack.enter_async_context(client)))
         return self
 

@@ -28,35 +28,26 @@ _PLAIN_FFN = {
     "mpt",
     "nemotron",
     "gpt_bigcode",
+    "nemotron_h",
 }
 _BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0, "half": 2.0, "fp32": 4.0, "fp16": 2.0, "bf16": 2.0}
 MOST_LAYERS = 10_000
 _RECURRENT_TYPES = {"mamba", "mamba2", "linear_attention", "recurrent", "rglru", "rwkv", "gated_deltanet"}
+_LETTERS: dict[str, str | None] = {"M": "recurrent", "*": None, "-": "feed-forward"}  # of a hybrid_override_pattern
+_PATTERNS = {"gemma2": 2, "gemma3": 6, "gemma3_text": 6}  # every so many layers one sees all, where the file is silent
 
 
-def model_from_config(
-    config: Mapping[str, Any], name: str, *, source: str = "", parameters: float | None = None
-) -> Model:
-    """`parameters`, where a publisher states the total, replaces the count (the difference goes to what is not
-    experts).
-
-    Raises UsageError where the file is no config of a decoder, naming what is missing.
-    """
+def model_from_config(config: Mapping[str, Any], name: str, *, source: str = "") -> Model:
+    """Raises UsageError where the file is no config of a decoder, naming what is missing."""
     text = config.get("text_config")
     top = config
     if isinstance(text, Mapping):  # a model that also sees images: its language part
         config = {**{k: v for k, v in config.items() if k == "quantization_config"}, **text}
     shape = _Shape.of(config, name)
-    notes = list(shape.notes)
+    model = _counted(shape, name, source)
+    notes = list(model.notes)
     if isinstance(text, Mapping):
         notes.append("only the language part of the model is counted")
-    model = _counted(shape, name, source)
-    if parameters is not None:
-        plain = model.plain_parameters
-        extra = parameters - model.parameters
-        model = replace(
-            model, parameters=parameters, active_parameters=model.active_parameters + extra, plain_parameters=plain
-        )
     quantisation, said = quantisation_of(
         top.get("quantization_config") or config.get("quantization_config"), shape.dtype_bits
     )
@@ -107,6 +98,11 @@ class _Shape:
         dtype_bits = 8 * _BYTES.get(str(dtype).removeprefix("torch."), 2.0)
         if kv_heads > heads:
             raise UsageError(f"{name}: {kv_heads} KV heads but only {heads} heads", "give the model's own config.json")
+        experts, used = _experts(config), _experts_per_token(config)
+        if experts and used > experts:
+            raise UsageError(
+                f"{name}: {used} experts for each token but only {experts} experts", "give the model's own config.json"
+            )
         return cls(
             config=config,
             kind=str(config.get("model_type", "")),
@@ -124,12 +120,13 @@ class _Shape:
 
 def _counted(shape: _Shape, name: str, source: str) -> Model:
     config, hidden = shape.config, shape.hidden
-    kinds = _layer_kinds(shape)
-    recurrent = sum(kind == "recurrent" for kind in kinds)
-    attending = shape.layers - recurrent
+    notes = list(shape.notes)
+    kinds = _layer_kinds(shape, notes)
+    recurrent, alone = kinds.count("recurrent"), kinds.count("feed-forward")
+    attending = shape.layers - recurrent - alone
     attention = attending * _attention_parameters(shape)
     state, recurrent_parameters = _recurrent(shape, recurrent)
-    dense, experts, used, routers, expert_layers = _feed_forward(shape)
+    dense, experts, used, routers, expert_layers = _feed_forward(replace(shape, layers=alone) if alone else shape)
     embeddings = shape.vocabulary * hidden
     head = 0 if config.get("tie_word_embeddings", _tied_by_default(shape.kind)) else embeddings
     norms = (2 * shape.layers + 1) * hidden
@@ -140,7 +137,6 @@ def _counted(shape: _Shape, name: str, source: str) -> Model:
             windows[kind] = windows.get(kind, 0) + 1
     groups = tuple(AttentionLayers(n, w) for w, n in sorted(windows.items(), key=lambda item: item[0] or math.inf))
     latent = _maybe(config, "kv_lora_rank") or 0
-    notes = list(shape.notes)
     if recurrent and not state:
         notes.append("the recurrent layers' state cannot be told from the file and is not counted")
     return Model(
@@ -220,8 +216,9 @@ def _feed_forward(shape: _Shape) -> tuple[float, float, float, float, int]:
     )
 
 
-def _layer_kinds(shape: _Shape) -> list[int | str | None]:
-    """Of each layer: "recurrent", the window it sees, or None for all of the context."""
+def _layer_kinds(shape: _Shape, notes: list[str]) -> list[int | str | None]:
+    """Of each layer: "recurrent", "feed-forward" (which is then in no other), the window it sees, or None for all of
+    the context. Adds to `notes` what cannot be told."""
     config = shape.config
     window = _maybe(config, "sliding_window", "attention_window_size")
     if config.get("use_sliding_window") is False:
@@ -237,6 +234,13 @@ def _layer_kinds(shape: _Shape) -> list[int | str | None]:
             else:
                 kinds.append(None)
         return kinds
+    if isinstance(listed, list):
+        notes.append(f"layer_types names {len(listed)} layers, but there are {shape.layers}: it is not read")
+    letters = config.get("hybrid_override_pattern")
+    if isinstance(letters, str):
+        if len(letters) == shape.layers and set(letters) <= _LETTERS.keys():
+            return [_LETTERS[letter] for letter in letters]
+        notes.append("hybrid_override_pattern cannot be read: each layer is taken to attend")
     period = _maybe(config, "attn_layer_period")
     if period:
         offset = _maybe(config, "attn_layer_offset") or 0
@@ -247,8 +251,8 @@ def _layer_kinds(shape: _Shape) -> list[int | str | None]:
     if window is None:
         return [None] * shape.layers
     pattern = _maybe(config, "sliding_window_pattern", "_sliding_window_pattern")
-    if pattern is None and shape.kind == "gemma2":
-        pattern = 2
+    if pattern is None:
+        pattern = _PATTERNS.get(shape.kind)
     if pattern:
         return [None if (layer + 1) % pattern == 0 else window for layer in range(shape.layers)]
     below = _maybe(config, "max_window_layers")

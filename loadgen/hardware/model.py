@@ -4,7 +4,8 @@
     KV cache   2 × layers × KV heads × head dimension × bytes a token; latent attention (MLA) keeps layers × (latent
                rank + rope dimension) instead, once; a layer with a sliding window keeps no more than the window; a
                recurrent layer keeps a state of fixed size per sequence
-    FLOPs      2 × active parameters a token, and 4 × heads × head dimension × context for each attention layer
+    FLOPs      2 × body parameters a token, 2 × parameters of the output embedding a sampled token (the input's is
+               looked up), and 4 × heads × head dimension × context for each attention layer
 
 Sizes are in bytes, GB are 10^9 and GiB 2^30 bytes.
 """
@@ -103,12 +104,6 @@ class Model:
             return 0.0
         return 1.0 - math.pow(1.0 - self.experts_per_token / self.experts, tokens)
 
-    def decode_weight_bytes(self, batch: float) -> float:
-        """Weights that a decode step of `batch` sequences reads from memory. The table of input embeddings is not read
-        as a whole, but is counted: it is small beside the rest, and tied to the output head in many models."""
-        experts = self.expert_weight_bytes()
-        return self.weight_bytes() - experts + experts * self.experts_touched(batch)
-
     def _stored(self, shared: float, experts: float) -> float:
         """Bytes of these parameters. What is not quantised counts among the shared ones."""
         q = self.quantisation
@@ -153,7 +148,8 @@ class Model:
     @property
     def body_parameters(self) -> float:
         """What every token is multiplied with: the active ones without embeddings, of which the input is looked up."""
-        return self.active_parameters - self.head_parameters * (1 if self.tied else 2)
+        # Not below zero where a person names fewer active ones than the embeddings have.
+        return max(0.0, self.active_parameters - self.head_parameters * (1 if self.tied else 2))
 
     @property
     def attention_flops(self) -> float:
@@ -161,16 +157,17 @@ class Model:
         return self._attention_flops(1.0)
 
     def decode_flops(self, context: float) -> float:
-        """FLOPs of one token at this context: 2 × active parameters, and its scores and weighted sum in each layer."""
-        return 2 * self.active_parameters + sum(
+        """FLOPs of one token at this context: 2 × (body + output embedding), and its scores and weighted sum in each
+        layer."""
+        return 2 * (self.body_parameters + self.head_parameters) + sum(
             g.count * self._attention_flops(context if g.window is None else min(context, g.window))
             for g in self.attention
         )
 
     def prefill_flops(self, tokens: float, cached: float = 0.0) -> float:
-        """FLOPs of a prompt of so many tokens of which the first `cached` are in the cache already."""
-        new = tokens - cached
-        total = 2 * self.active_parameters * new
+        """FLOPs of a prompt of so many tokens of which the first `cached` are in the cache already; the output
+        embedding is for its last token alone."""
+        total = 2 * self.body_parameters * (tokens - cached) + 2 * self.head_parameters
         for group in self.attention:
             total += group.count * self._attention_flops(1.0) * _pairs(cached, tokens, group.window)
         return total

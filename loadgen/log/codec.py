@@ -1,9 +1,9 @@
 """The records as JSON: one line each, strict JSON, keys in one order, units in names. No I/O here.
 
 A line of requests.jsonl carries a `Record`. Keys that only some records need (`first_event_tokens`, `timeout`,
-`excerpt`, `sent_bound_us`, `attempts`, `model`, `source_id`, and `events` where no token log was kept) are left out
-where they are None; every other key is always there. Reading ignores keys it does not know, so that an older reader can
-read a newer log.
+`excerpt`, `sent_bound_us`, `attempts`, `model`, `source_id`, `session`, `turn`, `shared`, and `events` where no token
+log was kept) are left out where they are None, as `choices` is where it is 1; every other key is always there. Reading
+ignores keys it does not know, so that an older reader can read a newer log.
 
 A line of steps.jsonl carries one step: the driver's `Observation`, which nothing else can give back, and the summary of
 that moment, which is there for people and is always derived again from the records.

@@ -267,6 +267,8 @@ def _record(name: str, cells: Mapping[str, str]) -> Record:
         peer=_plain_cell(cells.get("peer", "")) or None,
         model=_plain_cell(cells.get("model", "")) or None,
         source_id=_plain_cell(cells.get("source_id", "")) or None,
+        session=_count(cells, "session"),
+        turn=_count(cells, "turn"),
     )
 
 

@@ -25,6 +25,9 @@ def reopen(path: Path) -> RunFolder:
         for name in (REQUESTS, STEPS, SERVER):
             mend(path / name)
         _gather(path)
+    except OSError as error:
+        folder.close()
+        raise not_written(Path(error.filename or path), error) from error
     except BaseException:
         folder.close()
         raise

@@ -7,10 +7,11 @@ from typing import Any
 from xml.etree import ElementTree as Xml
 
 from ..analysis.regression import Check, Judged
-from .compared import difference_object, failing_text, load_text, sentence, short, wrapped
+from .compared import difference_object, failing_object, failing_text, load_object, load_text, sentence, short, wrapped
 from .numbers import clean, number, percent
 
-_WORDS = {"regression": "REGRESSION", "held": "held", "undecided": "undecided"}
+# Unproven: failures count where B is proven to fail more often; what is not, has no margin to be held against.
+_WORDS = {"regression": "REGRESSION", "held": "held", "undecided": "undecided", "unproven": "unproven"}
 
 
 def checked_lines(check: Check, notes: Sequence[str] = (), width: int = 120) -> list[str]:
@@ -33,7 +34,9 @@ def headline(check: Check) -> str:
         worse += [f"{o.objective} at {load_text(o.load)}" for o in check.objections if not o.undecided]
         return f"regression: {', '.join(worse)}"
     if check.answer == "held":
-        return f"no loss above {margin}, and that is proven"
+        unproven = [load_text(f.load) for f in check.failing if failing_text(f, "B") and not f.better]
+        more = f"; whether B fails more often at {', '.join(unproven)} is not" if unproven else ""
+        return f"no loss above {margin}, and that is proven{more}"
     unsure = [f"{o.objective} at {load_text(o.load)}" for o in check.objections]
     if check.judged and all(one.answer == "held" for one in check.judged):
         return f"undecided: no loss above {margin}, but {', '.join(unsure)} not proven to hold"
@@ -51,7 +54,8 @@ def _questions(check: Check) -> Iterator[tuple[str, str, str]]:
     for f in check.failing:
         text = failing_text(f, "B")
         if text:
-            yield "regression" if f.worse else "held", f"failures at {load_text(f.load)}", text.removeprefix("failed: ")
+            answer = "regression" if f.worse else "held" if f.better else "unproven"
+            yield answer, f"failures at {load_text(f.load)}", text.removeprefix("failed: ")
     for o in check.objections:
         why = "not proven to hold" if o.undecided else "broken, which the base does not break"
         yield "undecided" if o.undecided else "regression", f"objective {o.objective} at {load_text(o.load)}", why
@@ -88,8 +92,10 @@ def checked_object(check: Check, notes: Sequence[str] = ()) -> dict[str, Any]:
             }
             for one in check.judged
         ],
-        "failed": [{"load": f.load, "a_share": f.a, "b_share": f.b, "worse": f.worse} for f in check.failing],
-        "objectives": [{"load": o.load, "objective": o.objective, "undecided": o.undecided} for o in check.objections],
+        "failed": [failing_object(f) for f in check.failing],
+        "objectives": [
+            {**load_object(o.load), "objective": o.objective, "undecided": o.undecided} for o in check.objections
+        ],
         "notes": [clean(note) for note in notes],
     }
 
@@ -106,7 +112,7 @@ def _cell(text: str) -> str:
 
 
 def junit(check: Check) -> bytes:
-    """One test case a question: a regression is a failure, what is undecided an error."""
+    """One test case a question: a regression is a failure, what is undecided an error, what is unproven skipped."""
     questions = list(_questions(check))
     if check.refused or not questions:
         questions.append(("undecided", "comparison", check.refused or headline(check)))
@@ -114,10 +120,11 @@ def junit(check: Check) -> bytes:
     suite = Xml.Element(
         "testsuite", name="loadgen check", tests=str(len(questions)), failures=str(failures), errors=str(errors)
     )
+    suite.set("skipped", str(sum(answer == "unproven" for answer, _, _ in questions)))
     for answer, name, why in questions:
         case = Xml.SubElement(suite, "testcase", classname="loadgen.check", name=clean(name))
         if answer != "held":
-            tag = "failure" if answer == "regression" else "error"
+            tag = {"regression": "failure", "undecided": "error", "unproven": "skipped"}[answer]
             Xml.SubElement(case, tag, message=clean(why), type=answer)
     text: bytes = Xml.tostring(suite, encoding="utf-8", xml_declaration=True)
     return text + b"\n"

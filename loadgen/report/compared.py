@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
-from ..analysis.compare import Compared, Comparison, Difference, Failing
+from ..analysis.compare import Compared, Comparison, Difference, Failing, Load
 from ..analysis.conditions import Condition, changed, unknown
 from ..records import Estimate
 from .numbers import clean, number, percent, plural
@@ -121,8 +121,16 @@ def comparison_blocks(one: Comparison, b: str, *, alone: bool) -> list[list[str]
     return [block for block in blocks if block]
 
 
-def load_text(load: float | None) -> str:
-    return f"a load of {load:,g}" if load else "the load that was not told" if load == 0 else "all loads"
+def load_text(load: Load | None) -> str:
+    if load is None:
+        return "all loads"
+    if load.open:
+        return _amount(load)
+    return f"a load of {_amount(load)}" if load.value else "the load that was not told"
+
+
+def _amount(load: Load) -> str:
+    return f"{load.value:,g} requests/s" if load.open else f"{load.value:,g}"
 
 
 def metric_name(d: Difference) -> str:
@@ -178,18 +186,18 @@ def notes(one: Comparison, b: str) -> list[str]:
         found.append(f"no load was measured by both A and {b}: measure {b} with --levels as A's, or the same -c")
     for label, loads in (("A", one.alone_a), (b, one.alone_b)):
         if loads:
-            found.append(f"only {label} measured {', '.join(f'{load:,g}' for load in loads)}: left out")
+            found.append(f"only {label} measured {', '.join(map(_amount, loads))}: left out")
     for load, share in one.overlap.items():
         how = (
             "weighted to A's mix" if share >= 0.5 else "too little for a comparison at equal lengths: taken as they are"
         )
         found.append(
-            f"at {load:,g} the lengths differ; {percent(share)} of the requests are of lengths both have, {how}"
+            f"at {_amount(load)} the lengths differ; {percent(share)} of the requests are of lengths both have, {how}"
         )
     for load, why in one.unsteady.items():
         found.append(
-            f"at {load:,g} {' and '.join(why)}: these intervals promise too much; loadgen check --pairs 8 URL_A URL_B"
-            " measures in turn"
+            f"at {_amount(load)} {' and '.join(why)}: these intervals promise too much;"
+            " loadgen check --pairs 8 URL_A URL_B measures in turn"
         )
     return found
 
@@ -216,14 +224,24 @@ def _comparison(one: Comparison, b: str) -> dict[str, Any]:
     return {
         "a": clean(one.a),
         "b": clean(one.b),
-        "loads": list(one.loads),
-        "loads_of_a_only": list(one.alone_a),
-        "loads_of_b_only": list(one.alone_b),
+        "loads": [load.value for load in one.loads],
+        "loads_of_a_only": [load.value for load in one.alone_a],
+        "loads_of_b_only": [load.value for load in one.alone_b],
         "differences": [difference_object(d, b) for d in one.differences],
         "curve": [difference_object(d, b) for d in one.curve],
-        "failed": [{"load": f.load, "a_share": f.a, "b_share": f.b, "worse": f.worse} for f in one.failing],
+        "failed": [failing_object(f) for f in one.failing],
         "notes": notes(one, b),
     }
+
+
+def load_object(load: Load | None) -> dict[str, Any]:
+    """None over the whole curve."""
+    unit = None if load is None else "requests/s" if load.open else "in flight"
+    return {"load": load and load.value, "load_unit": unit}
+
+
+def failing_object(f: Failing) -> dict[str, Any]:
+    return {**load_object(f.load), "a_share": f.a, "b_share": f.b, "worse": f.worse}
 
 
 def difference_object(d: Difference, b: str = "B") -> dict[str, Any]:
@@ -232,7 +250,7 @@ def difference_object(d: Difference, b: str = "B") -> dict[str, Any]:
     return {
         "metric": d.metric,
         "percentile": d.percentile,
-        "load": d.load,
+        **load_object(d.load),
         "unit": "tokens/s" if d.percentile is None else "ms",
         "a": d.a,
         "b": d.b,

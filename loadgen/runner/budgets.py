@@ -85,6 +85,7 @@ def announced(
         expected = rates_forecast(
             config.rates.rungs,
             rule,
+            lower=config.rates.lower,
             extra_steps=config.rates.refine,
             warmup=config.warmup,
             tokens_per_request=most_tokens(budget, workload),

@@ -26,13 +26,22 @@ class Recovery:
         self.limit_s = limit_s
         self.again: set[int] = set()
         self.notes: list[str] = []
-        self._levels: set[int] = set()
+        self._loads: set[tuple[int, float | None]] = set()  # concurrency, requests/s
         self._failed = self._broken = 0
 
     def ended(self, record: Record) -> None:
         if record.outcome in FAILED_OUTCOMES:
             self._failed += 1
             self._broken += record.error is not None and record.error.kind in BROKEN
+
+    def is_due(self, level: LevelResult) -> bool:
+        """Was the step that just ended ended by a server that had gone, and its load for the first time?"""
+        gone, self._failed, self._broken = 2 * self._broken > self._failed, 0, 0
+        load = (level.concurrency, level.rate)
+        if level.ended != "errors" or not gone or load in self._loads:
+            return False
+        self._loads.add(load)
+        return True
 
     async def after(
         self,
@@ -45,10 +54,8 @@ class Recovery:
         say: Callable[[str], None],
     ) -> None:
         """If the step was ended by failures of a server that had gone, wait until every server answers again."""
-        gone, self._failed, self._broken = 2 * self._broken > self._failed, 0, 0
-        if self.limit_s is None or level.ended != "errors" or not gone or level.concurrency in self._levels:
+        if self.limit_s is None or not self.is_due(level):
             return
-        self._levels.add(level.concurrency)
         numbers = itertools.count(1)
         start = time.monotonic()
         dialect = DIALECTS[setting.target.endpoint]

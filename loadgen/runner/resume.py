@@ -172,6 +172,8 @@ def take_up(path: Path, config: RunConfig, workload: PlainWorkload, budget: Budg
     for sample in run.server:
         last["step"] = max(last["step"], sample.step)
         last["ns"] = max(last["ns"], sample.at_ns)
+    for one in _resumed(manifest):
+        last["ns"] = max(last["ns"], int(one["at_ns"]))
     verdicts = {**run.verdicts, **decode_levels(manifest.get("levels"))}
     levels: list[tuple[int, LevelResult]] = []
     summaries: list[StepSummary] = []

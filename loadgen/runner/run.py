@@ -464,6 +464,8 @@ class _Run:
     def _failed(self, error: LoadgenError) -> None:
         sink = self.journal.sink
         if sink is not None:
+            if self.earlier is not None:  # the pause is none of the run's time, and what was lost is paid for
+                self.manifest = self.earlier.gone_on(self.setting, self.started_epoch_ns, self.step, self.lost)
             status = "interrupted" if isinstance(error, InterruptedRunError) else "failed"
             sink.write_manifest({**self.manifest, "status": status, "error": str(error)})
             sink.close()

@@ -73,6 +73,15 @@ def how_many_failed(level: LevelResult) -> str:
     return level.detail[:DETAIL_CHARS] or f"{100 * level.error_rate:.3g} %"
 
 
+def why_failed(level: LevelResult, where: str) -> str:
+    """Why a level that ended in failures did, `where` it was, in a sentence."""
+    if level.ended == "unauthorized":
+        return f"The server refused access {where}."
+    if level.admitted:
+        return f"{admits(level.admitted)} ({where}, {how_many_failed(level)})."
+    return f"Too many requests failed {where}: {how_many_failed(level)}."
+
+
 def admits(limit: int) -> str:
     """The beginning of a sentence on a server's admission limit."""
     many = "1 request" if limit == 1 else f"{limit:,} requests"
@@ -99,11 +108,7 @@ def _why(reason: str, latest: Latest, least_gain: float, last: LevelResult | Non
             return "Every level asked for was measured."
         return f"No limit up to {_n(top)}, the highest level allowed; --max-level raises it."
     if kind == "errors" and last is not None:
-        if last.ended == "unauthorized":
-            return f"The server refused access {where}."
-        if last.admitted:
-            return f"{admits(last.admitted)} ({where}, {how_many_failed(last)})."
-        return f"Too many requests failed {where}: {how_many_failed(last)}."
+        return why_failed(last, where)
     if kind == "client_bound":
         how = f" ({last.detail[:DETAIL_CHARS]})" if last is not None and last.detail else ""
         return f"This client was the limit {where}, so that level says nothing of the server{how}."

@@ -175,17 +175,19 @@ def rates_forecast(
     rates: Sequence[float],
     rule: StepRule,
     *,
+    lower: Sequence[float],
     extra_steps: int,
     warmup: int | None,
     tokens_per_request: int | None,
     drain_s: float,
     request_s: float,
 ) -> Forecast:
-    """The most that a sweep of rates can send, with up to `extra_steps` more steps at its top."""
-    requests, tokens, seconds = 0, 0, 0.0
-    for rate in (*rates, *[max(rates)] * extra_steps):
+    """The most that a sweep of rates can send: its rise, or its way down through the `lower` ones where the first does
+    not hold, and up to `extra_steps` more. The highest rate sends most, the lowest takes longest."""
+
+    def step(rate: float) -> Forecast:
         window = rule.duration or min(rule.seconds_max, rule.requests_most(0) / rate)
-        one = rate_forecast(
+        return rate_forecast(
             rate,
             replace(rule, duration=None if rule.requests is not None else window),
             warmup=warmup,
@@ -193,8 +195,14 @@ def rates_forecast(
             drain_s=drain_s,
             request_s=request_s,
         )
-        requests, tokens, seconds = requests + one.requests, tokens + (one.tokens or 0), seconds + one.seconds
-    return Forecast((), requests, None if tokens_per_request is None else tokens, seconds, max(rates), True)
+
+    rise, fall = [step(rate) for rate in rates], [step(rate) for rate in (rates[0], *lower)]
+    requests = max(sum(one.requests for one in way) for way in (rise, fall))
+    requests += extra_steps * max(one.requests for one in (*rise, *fall))
+    seconds = max(sum(one.seconds for one in way) for way in (rise, fall))
+    seconds += extra_steps * max(one.seconds for one in (*rise, *fall))
+    tokens = None if tokens_per_request is None else requests * tokens_per_request
+    return Forecast((), requests, tokens, seconds, max(rates), True)
 
 
 def rate_warmup_s(request_s: float) -> float:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from ..errors import UsageError
 from ..records import Estimate, LevelResult
 from .verdict import ERRORS
 
@@ -18,7 +19,17 @@ _Z = 1.96  # half a printed 95 % interval, which already carries Student's t, is
 BAND = 0.05  # of an objective: the loads between which the percentile stays so near are as good an answer
 NEARBY = 2.2  # levels within this factor of the limit tell how steeply the percentile rises there
 FLAT = 4.0  # a band wider than this on either side is no band
+FACTORS = (1.01, 1e6)  # from one rung to the next: so a ladder to any load has less than 4,000 of them
 DRIFT = 0.02  # two windows of one load that differ by less are equal, however narrow their intervals
+
+
+def check_factor(factor: float) -> None:
+    """Raises UsageError for one by which a load cannot be raised."""
+    if not FACTORS[0] <= factor <= FACTORS[1]:
+        raise UsageError(
+            f"A factor of {factor:g} raises the load too little or too much.",
+            f"give --factor a number from {FACTORS[0]:g} to {FACTORS[1]:,.0f}",
+        )
 
 
 def ended_by(level: LevelResult) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..records import LevelResult, StepSummary, Stop
-from .answer import admits, how_many_failed
+from .answer import why_failed
 from .levels import ended_by
 from .verdict import ERRORS, sent_late
 
@@ -18,11 +18,7 @@ def settle_rate(level: LevelResult, summary: StepSummary, *, has_slo: bool) -> S
     names = f" ({', '.join(level.broke)})" if level.broke else ""
     why, _, detail = (reason or "").partition(":")
     if why == ERRORS:
-        said = f"Too many requests failed at {load}: {how_many_failed(level)}."
-        if level.admitted:
-            said = f"{admits(level.admitted)} (at {load}, {how_many_failed(level)})."
-        if level.ended == "unauthorized":
-            said = f"The server refused access at {load}."
+        said = why_failed(level, f"at {load}")
     elif why == "client_bound":
         limit = summary.client_limit.what if summary.client_limit else ""
         how = sent_late(summary) or limit or summary.detail or "it ran into a limit of this machine"

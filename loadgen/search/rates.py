@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 
 from ..errors import UsageError
 from ..records import LevelResult, NextLevel, Stop
-from .answer import how_many_failed
-from .levels import ended_by
+from .answer import why_failed
+from .levels import check_factor, ended_by
 from .verdict import ERRORS
 
 UNSTABLE = "unstable"  # the name under which a rate breaks at which requests pile up
@@ -37,10 +37,14 @@ class RatePlan:
     refine: int = 6
 
     def __post_init__(self) -> None:
-        if not 0 < self.start <= self.most:
+        if not self.start > 0:
             raise UsageError(f"A sweep cannot start at {self.start:g} requests/s.", "give --rate a number above zero")
-        if not 1 < self.factor < math.inf:
-            raise UsageError(f"A factor of {self.factor:g} does not raise the rate.", "give --factor a number above 1")
+        if not self.start <= self.most:
+            raise UsageError(
+                f"The highest rate, {self.most:g} requests/s, is below the first, {self.start:g}.",
+                "raise --max-rate or lower --rate",
+            )
+        check_factor(self.factor)
 
     @property
     def rungs(self) -> tuple[float, ...]:
@@ -48,6 +52,14 @@ class RatePlan:
         rates = [self.start]
         while rates[-1] < self.most:
             rates.append(min(self.most, rates[-1] * self.factor))
+        return tuple(rates)
+
+    @property
+    def lower(self) -> tuple[float, ...]:
+        """The rates that are tried where the first does not hold, one after the other."""
+        rates = [self.start / 4]
+        while rates[-1] * LOWEST > self.start:
+            rates.append(rates[-1] / 4)
         return tuple(rates)
 
 
@@ -153,7 +165,7 @@ def _said(
     where = f"at {last.rate or 0:,.4g} requests/s" if last is not None else ""
     parts = []
     if kind == ERRORS and last is not None:
-        parts.append(f"Too many requests failed {where}: {how_many_failed(last)}.")
+        parts.append(why_failed(last, where))
     elif kind == "client_bound":
         parts.append(f"This client could not hold the rate {where}, so that step says nothing of the server.")
     elif kind in ("budget", "interrupted"):

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from ..errors import UsageError
 from ..records import LevelResult, NextLevel, Stop
 from .answer import stopped
-from .levels import Latest, again, bracket, broken, certain, ended_by, flattened, marginal
+from .levels import Latest, again, bracket, broken, certain, check_factor, ended_by, flattened, marginal
 
 ADMISSION = "errors:admission_limit"
 
@@ -51,8 +51,7 @@ class SweepPlan:
             return
         if self.start < 1:
             raise UsageError(f"A sweep cannot start at {self.start}.", "give --start a whole number above zero")
-        if not 1 < self.factor < math.inf:
-            raise UsageError(f"A factor of {self.factor:g} does not raise the load.", "give --factor a number above 1")
+        check_factor(self.factor)
         if self.max_level < self.start:
             raise UsageError(
                 f"The highest level, {self.max_level}, is below the first, {self.start}.",
@@ -79,8 +78,10 @@ def parse_levels(text: str) -> tuple[int, ...]:
     """`1,2,8` → (1, 2, 8); UsageError naming the part that is no level."""
     levels = []
     for part in text.replace(",", " ").split():
-        if not part.isascii() or not part.isdigit() or int(part) < 1:
-            raise UsageError(f"'{part}' is not a level of concurrency.", "write whole numbers, as in --levels 1,8,64")
+        if not part.isascii() or not part.isdigit() or len(part) > 18 or int(part) < 1:
+            raise UsageError(
+                f"'{part[:40]}' is not a level of concurrency.", "write whole numbers, as in --levels 1,8,64"
+            )
         levels.append(int(part))
     if not levels:
         raise UsageError("The list of levels is empty.", "write whole numbers, as in --levels 1,8,64")

@@ -87,8 +87,10 @@ class Crossing:
 
 
 def at(config: EngineConfig, mix: Mix, load: float, *, loop: Loop = "closed", effort: Effort | None = None) -> Level:
-    """The truth at `load` requests in flight, or a second (open: Poisson). ValueError if a request can never run."""
+    """The truth at `load` requests in flight, or a second (open: Poisson). ValueError if a request can never run;
+    only the tail of lognormal lengths is cut."""
     effort = effort or Effort()
+    _check_fits(config, mix)
     found = _kept(
         {"at": [asdict(config), asdict(mix), load, loop, asdict(effort)]}, lambda: _at(config, mix, load, loop, effort)
     )
@@ -124,7 +126,7 @@ def crossing(
     effort: Effort | None = None,
 ) -> Crossing:
     """Bisects [low, high], whole numbers in a closed loop and to 1 % in an open one, taking it that more load never
-    makes the objective easier; then interpolates between the two last neighbours."""
+    makes the objective easier; then interpolates between the two last neighbours. ValueError as for `at`."""
     effort = effort or Effort()
     glance = Effort(replications=2, requests=max(1, effort.requests // 8), seed=effort.seed)
     met: dict[float, Exact] = {}
@@ -165,8 +167,9 @@ def share_met(
     loop: Loop = "closed",
     effort: Effort | None = None,
 ) -> Exact:
-    """The probability that a request (a gap, for itl) meets the objective at a load."""
+    """The probability that a request (a gap, for itl) meets the objective at a load. ValueError as for `at`."""
     effort = effort or Effort()
+    _check_fits(config, mix)
 
     def run() -> list[float]:
         shares = []
@@ -187,11 +190,21 @@ def saturation(config: EngineConfig, mix: Mix, *, effort: Effort | None = None) 
 def quick_capacity(config: EngineConfig, input_len: int, output_len: int) -> float:
     """Output tokens/s at saturation: in closed form where there is one, else by one short run (good to some percent).
     ValueError if such a request can never run."""
+    _check_fits(config, Mix(input_len, output_len))
     if config.simple:
         return capacity(config, input_len, output_len)
     effort = Effort(replications=1, requests=2 * config.max_batch)
     window = _Window(config, Mix(input_len, output_len, spread=0.2), 2 * config.max_batch, "closed", effort, 0)
     return window.throughput
+
+
+def _longest(config: EngineConfig) -> int:
+    return min(config.context_length, config.blocks * config.block_tokens)
+
+
+def _check_fits(config: EngineConfig, mix: Mix) -> None:
+    if mix.longest > _longest(config):
+        raise ValueError(f"requests of up to {mix.longest} tokens exceed what this engine holds, {_longest(config)}")
 
 
 class _Window:
@@ -205,7 +218,7 @@ class _Window:
         turnover = round(load) if loop == "closed" else config.max_batch
         warm = WARM_TURNOVERS * turnover
         count = warm + max(effort.requests, turnover) + turnover
-        longest = min(config.context_length, config.blocks * config.block_tokens)
+        longest = _longest(config)
         requests = mix.draw(count, seed, block_tokens=config.block_tokens, longest=longest)
         if loop == "closed":
             pilot = mix.draw(2 * turnover, seed, block_tokens=config.block_tokens, longest=longest)

@@ -70,6 +70,7 @@ PRESETS = {name: served(machine_named(*of[:3], fp8=of[3])) for name, of in _TABL
 
 def preset(name: str) -> Machine:
     """The machine of that preset. UsageError if there is none."""
-    if name not in _TABLE:
-        raise UsageError(f"there is no preset {name}", f"choose one of {', '.join(_TABLE)}")
-    return machine_named(*_TABLE[name][:3], fp8=_TABLE[name][3])
+    machine = PRESETS[name].machine if name in PRESETS else None
+    if machine is None:
+        raise UsageError(f"there is no preset {name}", f"choose one of {', '.join(PRESETS)}")
+    return machine

@@ -96,7 +96,7 @@ class SimulatorProcess:
         try:
             connection.request("GET", "/metrics")
             page = connection.getresponse().read().decode()
-        except OSError:
+        except (OSError, http.client.HTTPException):
             return None
         finally:
             connection.close()
@@ -121,7 +121,7 @@ class SimulatorProcess:
                         return url
                 finally:
                     connection.close()
-        except OSError:
+        except (OSError, http.client.HTTPException):
             pass  # told below, with what the process said of itself
         raise TargetError(
             f"the simulator did not start within {self.timeout_s:g} s: {self._last_words()}",

@@ -12,6 +12,8 @@ import random
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import orjson
+
 from .engine.prefix import chain
 
 Kind = Literal["chat", "completions"]
@@ -68,7 +70,7 @@ def parse(
     body = _body(raw)
     asked = body.get("model", model)
     if asked != model:
-        message = f"The model `{asked}` does not exist. Valid aliases: {model}."
+        message = f"The model `{_shown(asked)}` does not exist. Valid aliases: {model}."
         raise ApiError(404, message, "model", "NotFoundError")
     stream = _flag(body, "stream")
     options = body.get("stream_options") or {}
@@ -223,7 +225,7 @@ def _counts(prompt: int, completion: int) -> str:
 
 def _body(raw: bytes) -> dict[str, Any]:
     try:
-        body = json.loads(raw)
+        body = orjson.loads(raw)  # refuses what cannot be answered: half a surrogate pair, endless nesting
     except ValueError as error:
         at = getattr(error, "pos", 0)
         message = f"1 validation error:\n  {{'type': 'json_invalid', 'loc': 'body.{at}', 'msg': 'JSON decode error'}}"
@@ -251,7 +253,7 @@ def _chat_tokens(body: dict[str, Any]) -> int:
 def _content(message: dict[str, Any]) -> Any:
     content = message.get("content") or ""
     if isinstance(content, list):
-        content = " ".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
+        content = " ".join(_shown(part.get("text", "")) for part in content if isinstance(part, dict))
     return content
 
 
@@ -315,5 +317,12 @@ def _number(body: dict[str, Any], name: str, lowest: float) -> float | int | Non
 
 
 def _bad(param: str, problem: str, value: Any) -> ApiError:
-    shown = str(value)[:80]
+    shown = _shown(value)[:80]
     return ApiError(400, f"{param} {problem}, got {shown}. (parameter={param}, value={shown})", param)
+
+
+def _shown(value: Any) -> str:
+    try:
+        return str(value)
+    except RecursionError:
+        return "a value nested too deeply"

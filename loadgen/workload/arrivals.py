@@ -78,9 +78,11 @@ class Profile:
         if i == len(self.stages):
             return self._starts[i] + rest / self.stages[-1].last
         stage = self.stages[i]
-        slope = (stage.last - stage.first) / stage.seconds
-        root = math.sqrt(max(0.0, stage.first * stage.first + 2 * slope * rest))
-        return self._starts[i] + (2 * rest / (stage.first + root) if rest else 0.0)
+        # In shares of the stage and of its mean rate: squares of very small rates would vanish.
+        share, mean = rest / (self._expected[i + 1] - self._expected[i]), (stage.first + stage.last) / 2
+        first, rise = stage.first / mean, (stage.last - stage.first) / mean
+        root = math.sqrt(max(0.0, first * first + 2 * rise * share))
+        return self._starts[i] + (2 * share / (first + root) * stage.seconds if share else 0.0)
 
 
 @dataclass(frozen=True, slots=True)

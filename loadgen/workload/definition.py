@@ -324,7 +324,7 @@ def _sharing(table: Table) -> Sharing:
     system = table.whole("system_tokens", 0, least=0, most=MOST_TOKENS)
     prefix = table.whole("prefix_tokens", 0, least=0, most=MOST_TOKENS)
     groups = table.whole("groups", 1, most=MOST_GROUPS)
-    zipf = table.number("zipf", 0.0, above=-1e-9, most=MOST_EXPONENT)
+    zipf = table.number("zipf", 0.0, least=0.0, most=MOST_EXPONENT)
     table.done()
     if not system + prefix:
         raise UsageError(f"{table.where}: {table.path} shares nothing", "give system_tokens or prefix_tokens")

@@ -32,6 +32,7 @@ import orjson
 
 from ..errors import UsageError
 from ..records import Prompt
+from .paths import asked
 
 HEAD_BYTES, HEAD_LINES = 16 << 20, 100_000
 LINE_BYTES = 64 << 20  # of one line, at the most
@@ -96,6 +97,7 @@ class PromptFile:
 def read_prompts(path: Path, output_len: int | None) -> PromptFile:
     """Open a file of prompts and read its head. Raises UsageError, naming the line, for one that is no prompt."""
     spool = None
+    asked(path, "prompts file", "give a readable file to --prompts")
     if path.exists() and not path.is_file() and not path.is_dir():  # a pipe can be read once, and a run reads again
         spool = tempfile.NamedTemporaryFile(suffix=path.suffix)  # noqa: SIM115 - kept as long as the workload
         with _opened(path) as pipe:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ..errors import UsageError
 from .definition import Workload, parse_workload
+from .paths import asked
 
 MOST_BYTES = 16 << 20
 _PACKAGE = Path(__file__).parent.parent
@@ -23,10 +24,9 @@ def load_workload(given: str, flag: str = "--workload") -> Workload:
     """The workload of a name or of a file. Raises UsageError, in one sentence, for one that is neither."""
     path = Path(given)
     if not _looks_like_path(given):
-        ready = _folder() / f"{given}.toml"
-        if ready.is_file():
-            path = ready
-        elif not path.is_file():
+        if given in names():
+            path = _folder() / f"{given}.toml"
+        elif not asked(path, "workload file", _remedy(flag)).is_file():
             close = difflib.get_close_matches(given, names(), n=2, cutoff=0.5)
             hint = f"did you mean {' or '.join(close)}? " if close else ""
             raise UsageError(
@@ -43,8 +43,12 @@ def _looks_like_path(given: str) -> bool:
     return not given or "/" in given or given.endswith(".toml")
 
 
+def _remedy(flag: str) -> str:
+    return f"give the name of a workload or a TOML file to {flag}"
+
+
 def _read(path: Path, flag: str) -> str:
-    remedy = f"give the name of a workload or a TOML file to {flag}"
+    remedy = _remedy(flag)
     try:
         with path.open("rb") as file:
             data = file.read(MOST_BYTES + 1)

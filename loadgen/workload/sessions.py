@@ -31,6 +31,7 @@ from .prompts import Calibration, parse_length
 History = Literal["server", "made"]
 HISTORIES: tuple[str, ...] = get_args(History)
 MOST_TURNS = 100_000
+MOST_DRAWN = 100_000_000  # tokens or ms of one draw: a distribution without an end is cut there
 # A text that was generated may have more tokens when it is read again: by so much, and at most one for each byte.
 READ_AGAIN = 1.25
 SLACK_TOKENS = 16  # around a turn, beside what the chat template was seen to put around the first
@@ -48,11 +49,11 @@ class Sessions:
     history: History = "server"
 
     def turns_of(self, seed: int, session: int) -> int:
-        return max(1, _draw(self.turns, seed, session, 0, "turns"))
+        return min(MOST_TURNS, max(1, _draw(self.turns, seed, session, 0, "turns")))
 
     @property
     def mean_turns(self) -> float:
-        return max(1.0, _mean(self.turns))
+        return max(1.0, _mean(self.turns, MOST_TURNS))
 
     @property
     def pause_s(self) -> float:
@@ -209,9 +210,9 @@ def _draw(distribution: Distribution, seed: int, session: int, turn: int, what: 
     """A number of its own for each turn, whoever draws those before it."""
     digest = hashlib.blake2b(f"{what} {seed} {session} {turn}".encode(), digest_size=8).digest()
     u = (int.from_bytes(digest, "big") + 0.5) / 2**64
-    return int(distribution.draw(np.array([min(u, 1.0 - 2**-53)]))[0])
+    return int(min(distribution.draw(np.array([min(u, 1.0 - 2**-53)]))[0], MOST_DRAWN))
 
 
-def _mean(distribution: Distribution) -> float:
+def _mean(distribution: Distribution, most: int = MOST_DRAWN) -> float:
     """To about 1 %: of evenly spaced quantiles."""
-    return float(np.mean(distribution.draw((np.arange(4096) + 0.5) / 4096)))
+    return float(np.mean(np.minimum(distribution.draw((np.arange(4096) + 0.5) / 4096), most)))

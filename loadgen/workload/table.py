@@ -50,13 +50,21 @@ class Table:
         return tuple(texts)
 
     def number(
-        self, key: str, default: float | None = None, *, above: float | None = None, most: float = math.inf
+        self,
+        key: str,
+        default: float | None = None,
+        *,
+        above: float | None = None,
+        least: float = -math.inf,
+        most: float = math.inf,
     ) -> float:
-        """A number, greater than `above` and not beyond `most`."""
+        """A number, greater than `above`, not below `least` and not beyond `most`."""
         found = self._value(key, default, (int, float))
         low = -math.inf if above is None else above
-        if not (-LARGEST <= found <= LARGEST and low < found <= most):
-            raise self.wrong(key, f"is {str(found)[:24]}, not a number{_between(above, most)}", "give one that is")
+        if not (-LARGEST <= found <= LARGEST and low < found <= most and least <= found):
+            raise self.wrong(
+                key, f"is {str(found)[:24]}, not a number{_between(above, least, most)}", "give one that is"
+            )
         return float(found)
 
     def whole(self, key: str, default: int | None = None, *, least: int = 1, most: int = 1_000_000_000) -> int:
@@ -114,7 +122,8 @@ class Table:
         return found
 
 
-def _between(above: float | None, most: float) -> str:
+def _between(above: float | None, least: float, most: float) -> str:
     parts = [f"above {above:g}"] if above is not None else []
+    parts += [f"from {least:g}"] if not math.isinf(least) else []
     parts += [f"up to {most:g}"] if not math.isinf(most) else []
     return " " + " and ".join(parts) if parts else ""

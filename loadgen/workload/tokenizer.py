@@ -8,6 +8,7 @@ from typing import Any
 
 from ..errors import UsageError
 from ..records import Prompt
+from .paths import asked
 
 FILE = "tokenizer.json"
 
@@ -71,7 +72,7 @@ def _texts(value: Any) -> list[str]:
 
 
 def _file(path: str) -> Path:
-    given = Path(path)
+    given = asked(Path(path), "tokenizer", f"give the path of a {FILE}, or of the folder that holds it")
     if given.is_dir():
         if not (given / FILE).is_file():
             raise UsageError(f"the folder {path} holds no {FILE}", f"give a {FILE}, or the folder that holds it")

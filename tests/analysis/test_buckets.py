@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -54,6 +56,7 @@ def test_shares_add_up_and_few_are_not_established() -> None:
         ("peer", {"peer": "10.0.0.1:80"}, "10.0.0.1:80"),
         ("concurrency", {}, "1"),
         ("time", {}, "0–1 s"),
+        ("time", {"flags": ("untimed",)}, "not told"),
     ],
 )
 def test_every_axis_has_its_label(axis: str, change: dict[str, object], label: str) -> None:
@@ -68,6 +71,15 @@ def test_failures_are_counted_where_they_belong_and_no_latency_is_made_of_them()
     found = by_buckets(c, ("concurrency",), summarise_run(c, Slo(), observations))
     assert [(b.labels["concurrency"], b.failed) for b in found] == [("1", 0), ("8–15", 0), ("64–127", 64)]
     assert all(b.latency["ttft"].n == b.ok == b.sent - b.failed for b in found)
+
+
+def test_an_open_loop_is_sorted_by_its_rate_and_what_is_not_told_is_not_zero() -> None:
+    records = [record(f"{step}", step, c, 0, 20_000, 10_000) for step, c in ((1, 0), (2, 0), (3, 8), (4, 0))]
+    rates = {1: 8.0, 2: 0.75, 3: None, 4: None}
+    c = columns(records)
+    summaries = [replace(s, rate=rates[s.step]) for s in summarise_run(c, Slo())]
+    found = [b.labels["concurrency"] for b in by_buckets(c, ("concurrency",), summaries)]
+    assert found == ["not told", "8–15", "0.5–1 requests/s", "8–16 requests/s"]
 
 
 def test_nothing_measured_makes_no_buckets() -> None:

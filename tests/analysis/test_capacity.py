@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -77,12 +78,16 @@ def test_decode_is_bytes_over_bandwidth_until_it_is_work_over_peak() -> None:
     alone = decode_floor(LLAMA, BARE, 1, 1000)
     assert alone.tpot_s == pytest.approx((LLAMA.weight_bytes() + 1000 * 128 * KIB) / 2e12)
     assert alone.bound == "bandwidth"
-    # Without context: 2 × parameters × batch / peak = 2 × parameters / bandwidth at batch = peak / bandwidth.
-    assert compute_bound_batch(LLAMA, BARE, 0) == 200
+    # Without context: 2 × parameters × batch / peak = 2 × parameters / bandwidth at batch = peak / bandwidth = 200; the
+    # input's embedding is stored, and not multiplied with.
+    turn = math.ceil(200 * LLAMA.weight_bytes() / LLAMA.decode_flops(0))
+    assert compute_bound_batch(LLAMA, BARE, 0) == turn == 214
     assert compute_bound_batch(LLAMA, BARE, 100_000) is None
-    assert decode_floor(LLAMA, BARE, 199, 0).bound == "bandwidth"
-    assert decode_floor(LLAMA, BARE, 200, 0).bound == "compute"
+    assert decode_floor(LLAMA, BARE, turn - 1, 0).bound == "bandwidth"
+    assert decode_floor(LLAMA, BARE, turn, 0).bound == "compute"
     assert prefill_floor_s(LLAMA, BARE, 1000) == pytest.approx(LLAMA.prefill_flops(1000) / 400e12)
+    wide = replace(BARE, tensor_parallel=2, expert_parallel=4)
+    assert prefill_floor_s(LLAMA, wide, 1000) == pytest.approx(prefill_floor_s(LLAMA, BARE, 1000) / 8)
 
 
 MODELS = sorted(table())

@@ -14,7 +14,7 @@ import pytest
 from benchmarks.compare import ENGINES, UNSTEADY, interleaved, run, side, slower
 from benchmarks.virtual import VirtualStep
 from loadgen.analysis import summarise_run
-from loadgen.analysis.compare import Comparison, Difference, RunSide, compare, guarded
+from loadgen.analysis.compare import Comparison, Difference, Load, RunSide, compare, guarded
 from loadgen.analysis.interleaved import order, run_level
 from loadgen.analysis.ratios import LogRatio
 from loadgen.analysis.regression import Check, judge_losses, worse_by
@@ -115,9 +115,23 @@ def test_only_loads_that_both_measured_and_three_of_them_at_the_most() -> None:
         c = columns(records)
         made.append(RunSide("x", None, c, summarise_run(c, Slo(), observations)))
     found = compare(*made)
-    assert found.loads == (2, 4, 8, 16) and found.alone_a == (1,) and found.alone_b == (32,)
-    assert sorted({d.load for d in found.primary if d.load}) == [2, 8, 16]
+    assert [load.value for load in found.loads] == [2, 4, 8, 16]
+    assert found.alone_a == (Load(False, 1),) and found.alone_b == (Load(False, 32),)
+    assert sorted({d.load.value for d in found.primary if d.load}) == [2, 8, 16]
     assert len(found.curve) == 3 and all(d.load is None for d in found.curve)
+
+
+def test_a_rate_is_not_compared_with_as_many_in_flight() -> None:
+    """8 in flight and 8 requests/s are of one number, and are two loads."""
+    made = []
+    for rate in (None, 8.0):
+        records, observations = run_records((1, 8))
+        c = columns(records)
+        summaries = [replace(s, rate=rate if s.step == 2 else None) for s in summarise_run(c, Slo(), observations)]
+        made.append(RunSide("x", None, c, summaries))
+    found = compare(*made)
+    assert found.loads == (Load(False, 1),)
+    assert found.alone_a == (Load(False, 8),) and found.alone_b == (Load(True, 8.0),)
 
 
 def test_holm_is_over_the_primary_differences_of_all_runs() -> None:

@@ -14,7 +14,7 @@ from loadgen.log.columns import columns
 from loadgen.log.store import open_run
 from loadgen.records import Events, InputTokens, OutputTokens, Record
 from tests.log.foreign.foreign_logs import FILES, SUMMARY, placed, unpacked
-from tests.log.record_strategies import RECORD
+from tests.log.record_strategies import MS, answered
 
 
 def own(tool: str, folder: Path) -> Counted:
@@ -117,22 +117,16 @@ def test_inference_perf_gets_what_its_formulas_make_of_its_events(tmp_path: Path
 
 # --- one answer, five ways of counting ------------------------------------------------------------------------------
 
-MS = 1_000_000
 ANSWER = replace(
-    RECORD,
-    id="a",
-    step=1,
-    scheduled_ns=0,
-    sent_ns=0,
+    answered(
+        *(0, 100, 400, 450),
+        tokens=InputTokens(asked=10, local=11, server=12),
+        count=4,
+        events=Events([100_000, 100_000, 200_000], [1, 1, 2]),
+    ),
     first_byte_ns=90 * MS,
-    first_token_ns=100 * MS,
     first_content_ns=100 * MS,
-    last_token_ns=400 * MS,
-    done_ns=450 * MS,
-    input_tokens=InputTokens(asked=10, local=11, server=12),
-    output_tokens=OutputTokens(count=4, source="usage"),
     first_event_tokens=1,
-    events=Events([100_000, 100_000, 200_000], [1, 1, 2]),
 )
 MEANS = {  # ttft, tpot, itl, e2e; output tokens/s, tokens/s in and out
     "vllm": (100, 300 / 3, 150, 400, 4 / 0.45, 16 / 0.45),

@@ -149,8 +149,9 @@ def test_samples_are_the_measured_ok_requests(records: list[Record]) -> None:
             assert found.mean is not None
             assert found.mean.value == pytest.approx(np.mean(values))
             assert found.at(95.0).value == pytest.approx(np.percentile(values, 95))  # type: ignore[union-attr]
-    for name in ("itl", "inter_chunk"):
-        assert s.latency[name].n >= 0
+    ok = [r for r in measured if r.outcome == "ok"]
+    assert s.latency["itl"].n == sum(slow.itl_of(r)[1] for r in ok)
+    assert s.latency["inter_chunk"].n == sum(max(0, len(slow.stamps(r)) - 1) for r in ok)
 
 
 def numbers(value: Any) -> list[float]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import time
 
 import pytest
 
-from benchmarks.search import Found, told
+from benchmarks.search import Found, engines_of, told
 from benchmarks.search_cases import Case, cases
-from benchmarks.virtual import VirtualServer, measure, sweep
+from benchmarks.virtual import Load, VirtualServer, measure, sweep
 from loadgen.records import Slo
 from loadgen.search import SweepPlan
 from loadgen.search.effort import step_rule
@@ -23,7 +24,7 @@ def test_a_sweep_finds_the_true_limit(case: Case) -> None:
     server = VirtualServer(case.config, case.mix, seed=1)
     done = sweep(server, SweepPlan(has_slo=True, max_level=case.most), case.slo)
     found = Found(case, done, done.stop.limit)
-    assert found.close or abs(found.answer or 0 - case.load) <= 0.1 * case.load, told(found)
+    assert found.close or abs((found.answer or 0) - case.load) <= 0.1 * case.load, told(found)
     assert found.certain, told(found)
 
 
@@ -53,3 +54,21 @@ def test_a_step_of_2000_requests_takes_well_under_a_second() -> None:
     server = VirtualServer(EngineConfig(max_batch=64), Mix(100, 32, sigma=0.5), 1)
     measure(server, 1, 64, step_rule("normal", Slo(), requests=2000), Slo())
     assert time.process_time() - begun < 1.0
+
+
+@pytest.mark.parametrize(("text", "numbers"), [("3", [0, 1, 2]), ("2-4", [2, 3, 4]), ("0-0", [0])])
+def test_engines_are_so_many_or_from_one_to_another(text: str, numbers: list[int]) -> None:
+    assert list(range(40))[engines_of(text)] == numbers
+
+
+@pytest.mark.parametrize("text", ["20-", "-3", "some", ""])
+def test_other_engines_are_refused(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="FROM-TO"):
+        engines_of(text)
+
+
+def test_a_shared_prefix_is_found_in_the_cache() -> None:
+    config = EngineConfig(prefix_cache=True, kv_blocks=1000)
+    load = Load(VirtualServer(config, Mix(64, 8, prefixes=1, prefix_len=64), 1), 1, concurrency=1)
+    ended = [one for _ in range(40) for one in load.step()]
+    assert [one.cached for one in ended] == [0] + [64] * (len(ended) - 1) and len(ended) > 2

@@ -190,7 +190,7 @@ def test_x06_no_secret_in_a_failed_preflight(status: int, tmp_path: Path, monkey
     assert [place for place in PLACES[0] if TAG.format(place) in ran.out + ran.err] == []
 
 
-def test_x06_no_secret_in_a_dry_run_or_a_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_x06_no_secret_in_a_dry_run_or_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOADGEN_API_KEY", SECRET)
     dry = loadgen("run", f"http://h/v1?key={SECRET}", "--header", f"X-Api-Key: {SECRET}", "--dry-run")
     assert dry.code == 0

@@ -56,6 +56,7 @@ from tests.cases.support import (
     subprocess_arguments,
     summary_of,
 )
+from tests.cli.command import tries
 
 GOOD = [C("a"), FIN("stop"), U(3, 1), DONE]
 QUICK = ("--input-len", "16", "--output-len", "4")
@@ -383,7 +384,7 @@ def test_l13_too_many_open_files_is_ours_and_voids_the_step(transport: str) -> N
         )  # fmt: skip
     said = done.stdout.decode()
     assert said.startswith("client invalid True {'client'}"), (said, done.stderr.decode())
-    assert "Too many open files" in said
+    assert "too many open files" in said
 
 
 # --- warm-up and length ---------------------------------------------------------------------------------------------
@@ -483,13 +484,14 @@ def limited(slots: int, ms: float) -> Any:
 
 
 def test_l18_a_ladder_stops_at_the_plateau_and_says_so(tmp_path: Path) -> None:
-    with ThreadedServer(posts(limited(2, 20))) as server:
-        ran = loadgen("sweep", server.url, *QUICK, "--requests", "60", "--max-level", "256", output=tmp_path)
-    levels = [level["concurrency"] for level in ran.manifest["levels"]]
-    assert levels[0] == 1
-    if disturbed(ran):
+    for output in tries(tmp_path):
+        with ThreadedServer(posts(limited(2, 20))) as server:
+            ran = loadgen("sweep", server.url, *QUICK, "--requests", "60", "--max-level", "256", output=output)
+        levels = [level["concurrency"] for level in ran.manifest["levels"]]
+        assert levels[0] == 1
+        if not disturbed(ran):
+            break
         assert ran.code == Exit.UNDECIDED
-        return
     stop = ran.manifest["stop"]
     assert stop["reason"] in ("plateau", "over_saturated"), ran.said
     assert max(levels) <= 128, "sixty requests a level prove a plateau late"
@@ -497,12 +499,13 @@ def test_l18_a_ladder_stops_at_the_plateau_and_says_so(tmp_path: Path) -> None:
 
 
 def test_l18_a_rate_above_the_capacity_is_told(tmp_path: Path) -> None:
-    with ThreadedServer(posts(limited(2, 40))) as server:  # 50 requests/s
-        ran = loadgen("run", server.url, *QUICK, "--rate", "100", "--duration", "800ms", output=tmp_path)
-    [seen] = ran.report()["steps"]
-    if seen["verdict"] == "invalid":
+    for output in tries(tmp_path):
+        with ThreadedServer(posts(limited(2, 40))) as server:  # 50 requests/s
+            ran = loadgen("run", server.url, *QUICK, "--rate", "100", "--duration", "800ms", output=output)
+        [seen] = ran.report()["steps"]
+        if seen["verdict"] != "invalid":
+            break
         assert ran.code == Exit.UNDECIDED
-        return
     assert seen["attempt_rate_req_s"] > 1.3 * seen["request_throughput"]
     assert "it does not keep up" in ran.said
 

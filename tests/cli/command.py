@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -132,6 +132,18 @@ def client_bound(folder: Path) -> bool:
     the tests, or the server within them, that may happen at any time, and is then the right answer."""
     stop: dict[str, Any] = manifest_of(folder).get("stop") or {}
     return stop.get("reason") == "client_bound"
+
+
+def too_busy() -> NoReturn:
+    pytest.skip("this machine was too busy to measure")
+
+
+def tries(parent: Path, most: int = 3) -> Iterator[Path]:
+    """A folder for each try of a run, to be left with `break` once one could be measured. Where none could, the test
+    is skipped: what holds all the same is asserted of each try."""
+    for number in range(most):
+        yield parent / f"try-{number}"
+    too_busy()
 
 
 def went_well(said: Said, folder: Path, *codes: int) -> bool:

@@ -10,14 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.command import Call, caller
+from tests.cli.command import Call
 
 SMALL = ("--seconds", "0.1", "--levels", "3", "--rates", "50")
-
-
-@pytest.fixture
-def call(capfd: pytest.CaptureFixture[str]) -> Call:
-    return caller(capfd)
 
 
 def run(folder: Path, *flags: str) -> subprocess.CompletedProcess[str]:

@@ -16,7 +16,7 @@ import pytest
 from loadgen.log.codec import encode_record
 from loadgen.log.store import RunFolder
 from loadgen.records import Observation, Record
-from tests.cli.command import ROOT, Call, caller, run
+from tests.cli.command import ROOT, Call, run
 from tests.report.summaries import record, run_records
 
 EXAMPLE = ROOT / "tests" / "data" / "worked-example.csv"
@@ -28,11 +28,6 @@ MANIFEST: dict[str, Any] = {
     "request": {"force_length": True},
     "describe": {"gpu": "H100", "precision": "bf16"},
 }
-
-
-@pytest.fixture
-def call(capfd: pytest.CaptureFixture[str]) -> Call:
-    return caller(capfd)
 
 
 def folder(
@@ -101,7 +96,7 @@ def test_every_reading_verb_takes_every_log(
 @pytest.mark.parametrize(
     "verb", [("report", "-"), ("export", "-"), ("compare", "BASE", "-"), ("check", "-", "--against", "BASE")]
 )
-def test_every_reading_verb_takes_stdin(logs: dict[str, Path], verb: tuple[str, ...], tmp_path: Path) -> None:
+def test_every_reading_verb_takes_stdin(logs: dict[str, Path], verb: tuple[str, ...]) -> None:
     words = [str(logs["folder"]) if word == "BASE" else word for word in verb]
     with logs["file"].open("rb") as stdin:
         said = run(*words, stdin=stdin)
@@ -163,6 +158,10 @@ def test_junit_and_markdown(call: Call, logs: dict[str, Path], tmp_path: Path) -
         (("check", "--pairs", "3", "http://a", "http://b"), "too few"),
         (("check", "--pairs", "5", "http://a"), "two servers"),
         (("check", "--pairs", "5", "http://a", "http://b", "--against", "x"), "exclude each other"),
+        (("check", "--pairs", "5", "http://a", "http://b", "--slo", "ttft_p95=1s"), "judges no objectives"),
+        (("check", "--pairs", "5", "http://a", "http://b", "--max-requests", "9"), "--max-requests is of one run"),
+        (("check", "--pairs", "5", "http://a", "http://b", "--anyway"), "--anyway does nothing"),
+        (("check", "x", "--against", "y", "--requests", "9"), "--requests is for measuring"),
         (("report", str(EXAMPLE), "--by", "colour"), "names no axis"),
     ],
     ids=lambda value: " ".join(value)[:40] if isinstance(value, tuple) else None,

@@ -12,15 +12,10 @@ from pyarrow import parquet
 
 from loadgen.analysis.conventions import TOOLS
 from loadgen.cli.report import TOOLS as OFFERED
-from tests.cli.command import ROOT, Call, caller
+from tests.cli.command import ROOT, Call
 from tests.log.foreign.foreign_logs import FILES, placed, vllm_document
 
 EXAMPLE = ROOT / "results" / "example-vllm"
-
-
-@pytest.fixture
-def call(capfd: pytest.CaptureFixture[str]) -> Call:
-    return caller(capfd)
 
 
 def test_the_tools_offered_are_those_that_are_known() -> None:

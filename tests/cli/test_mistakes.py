@@ -68,14 +68,30 @@ SLO_TEXTS = [
     ("itl=5ms", "many ITLs"),
 ]
 
-LEVEL_LISTS = ["", " ", "a", "0,1", "1,1", "8,4", "1.5", "-1", "1;2", "1-8", "²", "1,,x", "1e3", "٣"]
+LEVEL_LISTS = [
+    "",
+    " ",
+    "a",
+    "0,1",
+    "1,1",
+    "8,4",
+    "1.5",
+    "-1",
+    "1;2",
+    "1-8",
+    "²",
+    "1,,x",
+    "1e3",
+    "٣",
+    "1,2" + "0" * 5000,
+]
 
 VALUES = [  # flag, text, words of the message
     *(("--duration", text, "--duration") for text in ("0", "abc", "-5s", "5x", "1h30", "inf", "", "1e3", "nan")),
     *(("--max-time", text, "--max-time") for text in ("soon", "0s", "-1")),
     *(("--wait-ready", text, "--wait-ready") for text in ("", "yes")),
     *(("--timeout", text, "--timeout") for text in ("0", "never")),
-    *(("--requests", text, "--requests") for text in ("0", "-3", "1.5", "ten", "", "1.0001k", "1e3")),
+    *(("--requests", text, "--requests") for text in ("0", "-3", "1.5", "ten", "", "1.0001k", "1e3", "9" * 400)),
     *(("--max-requests", text, "--max-requests") for text in ("0", "x")),
     *(("--max-tokens", text, "--max-tokens") for text in ("0", "1.5", "5MM")),
     *(("-c", text, "whole number of at least 1") for text in ("0", "x", "-1", "1,2", "8.0", "", "٣")),
@@ -177,6 +193,12 @@ def test_what_cannot_be_meant_together(call: Call, tmp_path: Path, args: list[st
         (["sweep", NOWHERE, "--levels", "1,2", "--start", "2"], "exclude each other", "leave one"),
         (["sweep", NOWHERE, "--levels", "1,2", "--max-level", "4"], "exclude each other", "leave one"),
         (["sweep", NOWHERE, "--demo"], "simulated server", "--simulate"),
+        (["sweep", NOWHERE, "--factor", "1.000001", "--max-level", "9" * 18], "too little", "1.01 to"),
+        (["sweep", NOWHERE, "--rate", "1", "--factor", "1.000001"], "too little", "1.01 to"),
+        (["sweep", NOWHERE, "--rate", "5", "--arrivals", "ramp:1-20:60s"], "cannot raise arrivals", "loadgen run"),
+        (["plan", "--model", "qwen3-8b", "--utilisation", "nan"], "above 0 and at most 1", "--help"),
+        (["plan", "--model", "qwen3-8b", "--utilisation", "0"], "above 0 and at most 1", "--help"),
+        (["plan", "--model", "qwen3-8b", "--runtime", "inf"], "not a number from 0", "--help"),
         (["swep", NOWHERE], "no verb swep", "did you mean sweep?"),
         (["benchmark"], "no verb benchmark", "the verbs are sweep, run"),
         (["--verison"], "no option --verison", "did you mean --version?"),
@@ -456,6 +478,27 @@ def test_paths_where_no_log_is(call: Call, verb: str, path: str, words: str) -> 
 )
 def test_readers_flags(call: Call, args: list[object], fault: str) -> None:
     is_one_sentence(call(*args), 2, fault)
+
+
+@pytest.mark.parametrize("name", ["requests.jsonl", "manifest.json"])
+@pytest.mark.parametrize(
+    ("words", "flag"),
+    [
+        (("export", "RUN", "-o"), "-o"),
+        (("check", "RUN", "--against", str(WORKED), "--junit"), "--junit"),
+        (("check", str(WORKED), "--against", "RUN", "--markdown"), "--markdown"),
+    ],
+    ids=["export", "junit", "markdown"],
+)
+def test_a_run_is_not_written_over(call: Call, tmp_path: Path, words: tuple[str, ...], flag: str, name: str) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / name).write_text("what was measured")
+    (tmp_path / "link").symlink_to(folder / name)
+    for output in (folder / name, tmp_path / "link"):
+        said = call(*(folder if word == "RUN" else word for word in words), output)
+        is_one_sentence(said, 2, "a file of the run", f"another file with {flag}")
+    assert (folder / name).read_text() == "what was measured"
 
 
 @pytest.mark.parametrize("verb", ["report", "export"])

@@ -21,7 +21,6 @@ from loadgen.simulator.script import reply
 from loadgen.simulator.scripted import Request, ThreadedServer
 from tests.cli.command import (
     Call,
-    caller,
     client_bound,
     finish,
     folder_in,
@@ -36,11 +35,6 @@ from tests.cli.command import (
 
 SHAPE = ("--input-len", "16", "--output-len", "16")
 OFTEN = ("--scrape-interval", "50ms")
-
-
-@pytest.fixture
-def call(capfd: pytest.CaptureFixture[str]) -> Call:
-    return caller(capfd)
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,6 @@ from tests.cli.command import (
     Call,
     Said,
     answer,
-    caller,
     client_bound,
     finish,
     folder_in,
@@ -44,11 +43,6 @@ MOMENTS = {
 }
 if THOROUGH > 1:
     MOMENTS = {name: tuple(range(0, 32, 2 if name == "sigkill" else 5)) for name in MOMENTS}
-
-
-@pytest.fixture
-def call(capfd: pytest.CaptureFixture[str]) -> Call:
-    return caller(capfd)
 
 
 class Ledger:
@@ -280,7 +274,7 @@ def children(pid: int) -> list[int]:
     return found
 
 
-def test_r12_the_shell_that_pipes_the_log_away_may_leave(tmp_path: Path) -> None:
+def test_r12_the_shell_that_pipes_the_log_away_may_leave() -> None:
     """`loadgen run -o - | head -3`: the reader goes, the run ends, quietly."""
     with ThreadedServer(serve(5.0)) as server:
         process = start("run", server.url, *SHAPE, "-c", "2", "--duration", "60s", "-o", "-")

@@ -9,16 +9,10 @@ from typing import Any
 import pytest
 
 from loadgen.simulator.scripted import ThreadedServer
-from tests.cli.command import Call, caller, folder_in, generations, manifest_of, records_of, serve
+from tests.cli.command import Call, folder_in, generations, manifest_of, records_of, serve, went_well
 
-DONE_OR_BUSY = (0, 4)  # 4: this machine was too busy for the figures to be the server's
 AT_MS = [0, 40, 40, 90, 200, 210, 450, 700]
 LENGTHS = [(20, 2), (33, 3), (40, 1), (25, 2), (60, 4), (21, 1), (22, 2), (90, 3)]
-
-
-@pytest.fixture
-def call(capfd: pytest.CaptureFixture[str]) -> Call:
-    return caller(capfd)
 
 
 @pytest.fixture
@@ -53,8 +47,8 @@ def test_a_trace_is_sent_at_its_times_with_its_lengths_once(
             "run", server.url, "--trace", trace, *MAP, "--workers", workers, "--time-scale", 2, "-o", tmp_path / "r",
             "--json",
         )  # fmt: skip
-    assert said.code in DONE_OR_BUSY, said.err
     folder = folder_in(tmp_path / "r")
+    assert went_well(said, folder), said.err
     records = load(folder)
     assert offsets_ms(records) == [at / 2 for at in AT_MS]
     assert sorted(lengths(records)) == sorted(LENGTHS) and lengths(records)[0] == LENGTHS[0]
@@ -70,7 +64,7 @@ def test_a_trace_is_sent_at_its_times_with_its_lengths_once(
 def test_a_part_of_a_trace_is_sent(call: Call, trace: Path, tmp_path: Path) -> None:
     with ThreadedServer(serve(5)) as server:
         said = call("run", server.url, "--trace", trace, *MAP, "--duration", "0.2s", "-o", tmp_path / "r")
-    assert said.code in DONE_OR_BUSY, said.err
+    assert went_well(said, folder_in(tmp_path / "r")), said.err
     assert offsets_ms(load(folder_in(tmp_path / "r"))) == [0, 40, 40, 90]
 
 
@@ -81,9 +75,9 @@ def test_a_trace_without_times_is_sent_in_its_order_at_a_rate_or_in_flight(call:
         said = call("run", server.url, "--trace", path, "-o", tmp_path / "r")
         assert said.code == 2 and "has no times" in said.err
         said = call("run", server.url, "--trace", path, "-c", 1, "--requests", 5, "-o", tmp_path / "c")
-        assert said.code in DONE_OR_BUSY, said.err
+        assert went_well(said, folder_in(tmp_path / "c")), said.err
         said = call("run", server.url, "--trace", path, "--rate", 50, "--requests", 5, "-o", tmp_path / "o")
-        assert said.code in DONE_OR_BUSY, said.err
+        assert went_well(said, folder_in(tmp_path / "o")), said.err
     for name in ("c", "o"):
         found = lengths(load(folder_in(tmp_path / name)))
         assert found[:7] == (LENGTHS[:3] * 3)[: len(found[:7])]
@@ -96,7 +90,7 @@ def test_a_conversation_file_is_sent_as_its_text(call: Call, tmp_path: Path) -> 
     with ThreadedServer(serve(5)) as server:
         done = call("run", server.url, "--trace", path, "-c", 1, "--requests", 2, "-o", tmp_path / "r", "--quiet")
         asked = generations(server.requests)
-    assert done.code in DONE_OR_BUSY, done.err
+    assert went_well(done, folder_in(tmp_path / "r")), done.err
     assert "How are you?" in json.dumps(json.loads(asked[-1].body)["messages"])
     assert "estimated at 4 characters" in done.out
 
@@ -104,11 +98,11 @@ def test_a_conversation_file_is_sent_as_its_text(call: Call, tmp_path: Path) -> 
 def test_a_run_is_replayed_at_its_times_and_said_to_be(call: Call, trace: Path, tmp_path: Path) -> None:
     with ThreadedServer(serve(5)) as server:
         first = call("run", server.url, "--trace", trace, *MAP, "-o", tmp_path / "a")
-        assert first.code in DONE_OR_BUSY, first.err
         run = folder_in(tmp_path / "a")
+        assert went_well(first, run), first.err
         again = call("replay", run, server.url, "-o", tmp_path / "b")
-    assert again.code in DONE_OR_BUSY, again.err
     folder = folder_in(tmp_path / "b")
+    assert went_well(again, folder), again.err
     assert offsets_ms(load(folder)) == AT_MS
     assert sorted(lengths(load(folder))) == sorted(LENGTHS)
     told = manifest_of(folder)["workload"]["trace"]["replay_of"]
@@ -127,12 +121,12 @@ def test_the_text_of_a_run_is_sent_again_where_asked_and_not_otherwise(call: Cal
             before = len(server.requests)
             args = tuple(folder_in(tmp_path / "a") if one is None else one for one in args)
             said = call(*args, "-o", tmp_path / where, "--quiet")
-            assert said.code in DONE_OR_BUSY, said.err
+            assert went_well(said, folder_in(tmp_path / where)), said.err
             n = len(load(folder_in(tmp_path / where)))
             texts.append({one.body.decode() for one in generations(server.requests[before:])[-n:]})
         assert texts[0] == texts[1] and not texts[0] & texts[2]
     sent = [load(folder_in(tmp_path / where)) for where in "abc"]
-    assert sorted(map(str, map(lengths, sent[:1]))) and [len(one) for one in sent] == [len(sent[0])] * 3
+    assert len(sent[0]) >= 6 and [len(one) for one in sent] == [len(sent[0])] * 3
     assert sorted(lengths(sent[0])) == sorted(lengths(sent[1])) == sorted(lengths(sent[2]))
 
 
@@ -141,13 +135,14 @@ def test_a_run_of_given_prompts_needs_their_file(call: Call, tmp_path: Path) -> 
     prompts.write_text('{"prompt": "one", "output_len": 2}\n{"prompt": "two", "output_len": 1}\n')
     with ThreadedServer(serve(5)) as server:
         said = call("run", server.url, "--prompts", prompts, "-c", 1, "--requests", 3, "-o", tmp_path / "a")
-        assert said.code in DONE_OR_BUSY, said.err
         run = folder_in(tmp_path / "a")
+        assert went_well(said, run), said.err
         said = call("replay", run, server.url, "-o", tmp_path / "b")
         assert said.code == 2 and "--prompts" in said.err
         said = call("replay", run, server.url, "--prompts", prompts, "-o", tmp_path / "b", "--quiet")
-        assert said.code in DONE_OR_BUSY, said.err
-        assert '"one"' in generations(server.requests)[-1].body.decode() or "two" in str(server.requests[-1].body)
+        assert went_well(said, folder_in(tmp_path / "b")), said.err
+        last = generations(server.requests)[-1].body.decode()
+        assert '"one"' in last or '"two"' in last
         prompts.write_text('{"prompt": "other"}\n')
         said = call("replay", run, server.url, "--prompts", prompts, "-o", tmp_path / "c")
         assert said.code == 2 and "its content differs" in said.err
@@ -159,8 +154,8 @@ def test_rates_that_change_are_measured_from_their_first_to_their_last(call: Cal
             "run", server.url, "--arrivals", "stages:20@0.5s,60@0.5s/constant", "--input-len", 20, "--output-len", 1,
             "-o", tmp_path,
         )  # fmt: skip
-    assert said.code in DONE_OR_BUSY, said.err
     folder = folder_in(tmp_path)
+    assert went_well(said, folder), said.err
     at = offsets_ms(load(folder))
     assert at[:10] == [50.0 * i for i in range(10)] and at[10:13] == pytest.approx([500, 516.667, 533.333], abs=0.01)
     assert manifest_of(folder)["plan"]["rate_req_s"] == 40.0

@@ -9,12 +9,9 @@ import subprocess
 from collections import Counter
 from pathlib import Path
 
-import pytest
-
 from loadgen.simulator.scripted import ThreadedServer
 from tests.cli.command import (
     Call,
-    caller,
     client_bound,
     finish,
     folder_in,
@@ -29,11 +26,6 @@ from tests.cli.command import (
 )
 
 SHAPE = ("--input-len", "32", "--output-len", "4")
-
-
-@pytest.fixture
-def call(capfd: pytest.CaptureFixture[str]) -> Call:
-    return caller(capfd)
 
 
 def children(process: subprocess.Popen[bytes]) -> list[int]:

@@ -29,6 +29,7 @@ from tests.cli.command import (
     manifest_of,
     records_of,
     serve,
+    tries,
     went_well,
 )
 
@@ -87,12 +88,14 @@ def test_a_worker_makes_its_part_of_the_stream_from_what_goes_through_the_pipe()
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_the_server_gets_the_lengths_of_the_seed(call: Call, workers: int) -> None:
-    with ThreadedServer(serve(30.0)) as server:
-        said = call("run", server.url, "-w", "mine.toml", "--seed", 5, "--requests", 60, "--workers", workers, *LOAD)
-        seen = generations(list(server.requests))
-    folder = folder_in(Path("out"))
-    if workers > 1 and ended_by(folder) == "budget time":
-        return  # a machine so busy that its processes did not start in the time announced
+    load = ("--seed", 5, "--requests", 60, "--workers", workers, *LOAD)
+    for output in tries(Path("out")):
+        with ThreadedServer(serve(30.0)) as server:
+            said = call("run", server.url, "-w", "mine.toml", *load, "-o", output)
+            seen = generations(list(server.requests))
+        folder = folder_in(output)
+        if workers == 1 or ended_by(folder) != "budget time":
+            break  # else its processes did not start in the time announced
     assert went_well(said, folder), said.err
     asked = sampled(call, "--seed", 5)
     records = [r for r in records_of(folder) if r["phase"] != "preflight"]
@@ -112,13 +115,15 @@ def test_the_server_gets_the_lengths_of_the_seed(call: Call, workers: int) -> No
 
 
 def test_levels_of_a_sweep_get_the_same_lengths_with_other_text(call: Call) -> None:
-    with ThreadedServer(serve(1.0)) as server:
-        flags = ("--levels", "1,2", "--requests", 8, "--seed", 3, "--warmup", 0, "-o", "out", "--no-scrape")
-        call("sweep", server.url, "-w", "mine.toml", *flags)
-        texts = [str(r.json["messages"][0]["content"]) for r in generations(list(server.requests))]
-    folder = folder_in(Path("out"))
-    if client_bound(folder):
-        return  # so busy a machine that the second level was not tried
+    flags = ("--levels", "1,2", "--requests", 8, "--seed", 3, "--warmup", 0, "--no-scrape")
+    for output in tries(Path("out")):
+        with ThreadedServer(serve(1.0)) as server:
+            call("sweep", server.url, "-w", "mine.toml", *flags, "-o", output)
+            texts = [str(r.json["messages"][0]["content"]) for r in generations(list(server.requests))]
+        folder = folder_in(output)
+        assert len(set(texts)) == len(texts)
+        if not client_bound(folder):
+            break  # else the second level was not tried
     records = [r for r in records_of(folder) if r["step"]]
     first, second = (
         [
@@ -129,7 +134,6 @@ def test_levels_of_a_sweep_get_the_same_lengths_with_other_text(call: Call) -> N
         for step in (1, 2)
     )
     assert len(first) >= 8 and first[:8] == second[:8]
-    assert len(set(texts)) == len(texts)
 
 
 def test_own_objectives_apply_unless_others_are_given(call: Call) -> None:

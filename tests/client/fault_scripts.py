@@ -258,7 +258,7 @@ def bad_chunk(r: Random) -> Answer:
     return Answer(f"bad chunk {bad[:10]!r}", [head + before + bad, CLOSE], frozenset(right))
 
 
-def disturbed(r: Random) -> Answer:
+def noisy(r: Random) -> Answer:
     """Random bytes in the stream."""
     stream = legal_stream(r, "chat")
     place = r.choice([0, *stream.ends])
@@ -407,6 +407,6 @@ def joined(parts: list[Part]) -> bytes:
 
 KINDS = [
     *(good, good, good, good, dripped, old, cut_off, cut_off, cut_off, cut_off, wrong_length, no_length, bad_chunk),
-    *(disturbed, too_long, compressed, refusal, refusal, refusal, stalled_refusal, not_a_stream, not_a_stream),
+    *(noisy, too_long, compressed, refusal, refusal, refusal, stalled_refusal, not_a_stream, not_a_stream),
     *(no_answer, garbage, huge_head, more_after, more_after),
 ]

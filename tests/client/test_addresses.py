@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 import time
 from collections import Counter
@@ -14,7 +15,7 @@ from typing import Any
 import anyio
 import pytest
 
-from loadgen.client.addresses import STAGGER_S, Addresses, Found, Place, connect
+from loadgen.client.addresses import STAGGER_S, Addresses, Found, Place, connect, look_up
 from loadgen.client.dialects import DIALECTS
 from loadgen.client.dialects.base import RequestOptions
 from loadgen.client.exchange import HttpxSender, Timeouts
@@ -210,7 +211,7 @@ def test_l27_an_address_that_refuses_is_passed_over(transport: str) -> None:
             records = await load(sender, 2, 10)
         assert {record.outcome for record in records} == {"ok"}
         assert hosts_of(records) == {"127.0.0.1": 10, "127.0.0.3": 10}
-        assert known.faults == {f"127.0.0.2:{servers[0].port}": "Connection refused"}
+        assert known.faults == {f"127.0.0.2:{servers[0].port}": "connection refused"}
 
     run(main)
 
@@ -308,6 +309,44 @@ def test_l28_a_name_that_does_not_resolve(transport: str) -> None:
     run(main)
 
 
+@pytest.mark.parametrize("host", ["a" * 64 + ".test", "a..test"])
+def test_what_can_be_no_name_does_not_resolve(host: str) -> None:
+    with pytest.raises(socket.gaierror, match="is no name"):
+        anyio.run(look_up, host, 80)
+
+
+@pytest.mark.parametrize(("number", "marked"), [(errno.EMFILE, 0), (errno.ENOBUFS, 0), (errno.ECONNREFUSED, 2)])
+def test_what_we_lack_ourselves_marks_no_address(number: int, marked: int) -> None:
+    async def dial(one: Place) -> None:
+        raise OSError(number, "no")
+
+    async def close(_: None) -> None:
+        pass
+
+    async def main() -> None:
+        known = Addresses(Names(*TWO))
+        with pytest.raises(OSError, match="no"):
+            await known.open(NAME, 80, dial, close)
+        assert len(known.faults) == sum(one.bad_until > 0 for one in known.known(NAME, 80)) == marked
+
+    run(main)
+
+
+def test_a_pinned_name_leads_to_the_address_that_answered_first(transport: str) -> None:
+    async def main() -> None:
+        names = Names(*THREE)
+        known = Addresses(names, pinned=True, lifetime_s=0.0)
+        async with (
+            replicas("127.0.0.2", "127.0.0.3") as servers,
+            client_of(transport, known, servers[0].port, reconnect_every=1) as sender,
+        ):
+            records = await load(sender, 1, 6)
+        assert hosts_of(records) == {"127.0.0.2": 6}
+        assert names.asked == 1, "it is not looked up again"
+
+    run(main)
+
+
 def test_the_loser_of_a_race_is_closed() -> None:
     async def main() -> None:
         closed: list[socket.socket] = []
@@ -339,7 +378,7 @@ def test_a_survey_says_who_does_not_answer() -> None:
         async with replicas("127.0.0.1", "127.0.0.2") as servers:
             port = servers[0].port
             assert await known.survey(NAME, port) == (
-                f"{NAME} has 3 addresses, used evenly but for 127.0.0.3:{port} (Connection refused)",
+                f"{NAME} has 3 addresses, used evenly but for 127.0.0.3:{port} (connection refused)",
             )
             assert await known.survey("127.0.0.1", port) == ()
 

@@ -6,7 +6,6 @@ import itertools
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import anyio
@@ -174,12 +173,37 @@ def test_a_streams_own_error_comes_where_its_prompt_would(tokenizer: LocalTokeni
     prompts.close()
 
 
+def test_it_comes_also_to_who_waited_while_the_stream_broke(tokenizer: LocalTokenizer) -> None:
+    def broken() -> Iterator[Prompt]:
+        begun.set()
+        asked.wait(10)
+        raise UsageError("line 1 is no prompt")
+        yield Prompt("a")
+
+    def slow(frame: Any, event: str, argument: Any) -> Any:
+        """Every line of the thread takes a moment, in which others run."""
+        time.sleep(0.005)
+        return slow
+
+    begun, asked = threading.Event(), threading.Event()
+    threading.settrace(slow)
+    try:
+        prompts = Ahead(broken(), tokenizer)
+        assert begun.wait(10)
+    finally:
+        threading.settrace(None)  # type: ignore[arg-type]
+    threading.Timer(0.05, asked.set).start()
+    with pytest.raises(UsageError, match="line 1"):
+        next(prompts)
+    prompts.close()
+
+
 def test_token_ids_are_their_own_count(tokenizer: LocalTokenizer) -> None:
     with ahead(itertools.repeat(Prompt(token_ids=(5, 6, 7))), tokenizer) as prompts:
         assert next(prompts).local_tokens == 3
 
 
-def test_given_bodies_are_counted_too(tokenizer: LocalTokenizer, tmp_path: Path) -> None:
+def test_given_bodies_are_counted_too(tokenizer: LocalTokenizer) -> None:
     body = {"messages": [{"role": "user", "content": "abcd"}]}
     with ahead(itertools.repeat(Prompt(body=body)), tokenizer) as prompts:
         assert next(prompts).local_tokens == 4

@@ -35,7 +35,7 @@ async def held(limits: Timeouts, *then: tuple[float, Callable[[Live], None]], mo
     ("limits", "then", "phase", "least_s"),
     [
         (Timeouts(0.03, LONG, LONG, LONG), (), "connect", 0.03),
-        (Timeouts(LONG, LONG, LONG, 0.03), (), "connect", 0.03),
+        (Timeouts(LONG, LONG, LONG, 0.03), (), "total", 0.03),
         (Timeouts(LONG, 0.03, LONG, LONG), ((0.0, Live.sent),), "first_token", 0.03),  # earlier than the limit before
         (Timeouts(0.4, 0.8, LONG, LONG), ((0.0, Live.sent),), "first_token", 0.8),  # later
         (Timeouts(LONG, LONG, 0.16, LONG), ((0.0, Live.sent), (0.01, Live.token)), "idle", 0.18),

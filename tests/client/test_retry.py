@@ -139,7 +139,8 @@ CASES: dict[str, tuple[Sequence[Answer], Retry, list[float], str]] = {
     "at once": ([busy(after=0), OK], Retry(1), [0, 1], OK),
     "for ever": ([busy(after=1)], Retry(2), [0, 2, 4], "error"),
     "asked to wait too long": ([busy(after=100), OK], Retry(5, max_wait_s=60), [0], "error"),
-    "the time runs out": ([busy(after=9)], Retry(100, max_wait_s=25), [0, 10, 20], "error"),
+    "the time runs out": ([busy(after=9)], Retry(100, max_wait_s=20.5), [0, 10, 20], "error"),
+    "it runs from the first send": ([busy(after=9)], Retry(100, max_wait_s=19.5), [0, 10], "error"),
     "then another failure": ([busy(after=1), Failure("http", "bad", 400)], Retry(3), [0, 2], "error"),
     "400 is final": ([Failure("http", "bad", 400)], Retry(3), [0], "error"),
     "500 is final": ([Failure("http", "boom", 500)], Retry(3), [0], "error"),
@@ -203,6 +204,30 @@ def test_who_waits_when_the_end_comes_is_cut(how: str) -> None:
     assert len(times) == 1
     assert [one.wait_ms for one in record.attempts] == [30_000]
     assert record.done_ns - (record.sent_ns or 0) == pytest.approx(3e9)
+
+
+def test_a_cut_in_the_turn_in_which_the_wait_is_over_still_cuts() -> None:
+    class Late:
+        """Never set. The wait's limit wakes who waits for it, and a cut comes before anything else."""
+
+        def is_set(self) -> bool:
+            return False
+
+        async def wait(self) -> None:
+            try:
+                await anyio.sleep_forever()
+            finally:
+                sender.cut("cut")
+
+    late: Any = Late()
+    inner = Scripted([busy(after=30), OK])
+    sender = RetryingSender(inner, Retry(1), Budget(requests=100), late)
+
+    async def main() -> Record:
+        return await sender.send(SPEC, clock())
+
+    record = trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert (record.outcome, len(inner.times)) == ("cut", 1)
 
 
 # --- a step ---------------------------------------------------------------------------------------------------------

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import socket
 from itertools import pairwise
 from typing import Any
 
 import anyio
 import pytest
 
+from loadgen.client.addresses import Found
 from loadgen.client.scrape import Page, Scraper, access_to, candidates, metrics_url
 from loadgen.client.target import Target, resolve
 from loadgen.client.transport import Access
 from loadgen.errors import UsageError
 from loadgen.simulator.script import RST, Hang, Head, Raw, reply
-from loadgen.simulator.scripted import Request, ThreadedServer
+from loadgen.simulator.scripted import Request, ScriptedServer, ThreadedServer
 
 TEXT = b"vllm:num_requests_running 3\n"
 KEYED = Access(headers={"authorization": "Bearer secret"})
@@ -96,6 +98,22 @@ def test_a_page_with_its_time() -> None:
     assert page.source.endswith("/metrics?key=***")
     assert (request.method, request.path) == ("GET", "/metrics?key=hush")
     assert request.headers["authorization"] == "Bearer secret"
+
+
+def test_a_page_keeps_to_one_of_several_replicas() -> None:
+    async def both(host: str, port: int) -> Found:
+        return [(socket.AF_INET, (one, port)) for one in ("127.0.0.1", "127.0.0.2")]
+
+    async def main() -> set[str]:
+        async with (
+            ScriptedServer(lambda _: reply(b"first"), host="127.0.0.1") as first,
+            ScriptedServer(lambda _: reply(b"second"), host="127.0.0.2", port=first.port),
+        ):
+            urls = [f"http://replicas.test:{first.port}/metrics"]
+            async with Scraper(urls, Access(), [], zero_ns=0, resolver=both) as scraper:
+                return {(await scraper.look())[0].text for _ in range(6)}
+
+    assert anyio.run(main) == {"first"}
 
 
 def test_another_server_sees_no_key() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -96,9 +97,7 @@ def test_the_experts_a_batch_reads() -> None:
     model = model_named("mixtral-8x7b")
     assert model.experts_touched(1) == pytest.approx(2 / 8)
     assert model.experts_touched(4) == pytest.approx(1 - 0.75**4)
-    alone = model.decode_weight_bytes(1)
-    assert alone == pytest.approx(2 * model.active_parameters, rel=1e-9)
-    assert alone < model.decode_weight_bytes(8) < model.decode_weight_bytes(1000) <= model.weight_bytes() * (1 + 1e-9)
+    assert model.experts_touched(4) < model.experts_touched(8) < model.experts_touched(1000) <= 1
 
 
 @pytest.mark.parametrize(
@@ -136,11 +135,14 @@ def test_embeddings_stay_unquantised() -> None:
 
 def test_flops_of_a_token_and_of_a_prompt() -> None:
     model = model_named("llama-3.1-8b")
-    assert model.decode_flops(0) == 2 * model.active_parameters
+    assert replace(model, active_parameters=1e6).body_parameters == 0
+    head = 128256 * 4096  # the input's embedding, as large again, is looked up
+    assert model.decode_flops(0) == 2 * (model.active_parameters - head)
     assert model.decode_flops(1000) - model.decode_flops(0) == 4 * 32 * 32 * 128 * 1000
     one_by_one = sum(model.decode_flops(n + 0.5) for n in range(100))
-    assert model.prefill_flops(100) == pytest.approx(one_by_one)
-    assert model.prefill_flops(100, 40) == pytest.approx(sum(model.decode_flops(n + 0.5) for n in range(40, 100)))
+    assert model.prefill_flops(100) == pytest.approx(one_by_one - 99 * 2 * head)  # one token is sampled
+    from_40 = sum(model.decode_flops(n + 0.5) for n in range(40, 100))
+    assert model.prefill_flops(100, 40) == pytest.approx(from_40 - 59 * 2 * head)
 
 
 @given(st.integers(1, 9000), st.integers(0, 9000))
@@ -148,7 +150,8 @@ def test_prefill_with_a_window_is_the_sum_over_its_tokens(tokens: int, cached: i
     cached = min(cached, tokens)
     model = model_named("mistral-7b-v0.1")
     seen = sum(min(n + 0.5, 4096) for n in range(cached, tokens))
-    expected = 2 * model.active_parameters * (tokens - cached) + 32 * 4 * 32 * 128 * seen
+    head = 32000 * 4096
+    expected = 2 * (model.active_parameters - 2 * head) * (tokens - cached) + 2 * head + 32 * 4 * 32 * 128 * seen
     assert model.prefill_flops(tokens, cached) == pytest.approx(expected, rel=1e-6)
 
 
@@ -164,12 +167,51 @@ def test_prefill_with_a_window_is_the_sum_over_its_tokens(tokens: int, cached: i
         ({**LLAMA, "num_key_value_heads": 64}, "KV heads"),
         ({**LLAMA, "vocab_size": math.nan}, "vocab_size"),
         ({**LLAMA, "head_dim": True}, "head_dim"),
+        ({**LLAMA, "num_local_experts": 2, "num_experts_per_tok": 3}, "3 experts for each token but only 2"),
     ],
-    ids=["empty", "no layers", "negative", "endless", "text", "indivisible", "more KV heads", "nan", "boolean"],
+    ids=[
+        "empty",
+        "no layers",
+        "negative",
+        "endless",
+        "text",
+        "indivisible",
+        "more KV heads",
+        "nan",
+        "boolean",
+        "experts",
+    ],
 )
 def test_what_is_no_config_is_refused_by_name(config: dict[str, Any], word: str) -> None:
     with pytest.raises(UsageError, match=word):
         model_from_config(config, "x")
+
+
+def test_gemma_3_sees_all_in_each_sixth_layer() -> None:
+    model = model_from_config({**LLAMA, "model_type": "gemma3_text", "sliding_window": 512}, "g")
+    assert set(model.attention) == {AttentionLayers(5, None), AttentionLayers(27, 512)}
+
+
+def test_a_hybrid_whose_layers_are_letters() -> None:
+    """As Nemotron-H 8B has them, whose publisher counts 8.1e9 parameters."""
+    config = {
+        "model_type": "nemotron_h", "num_hidden_layers": 52, "hidden_size": 4096, "num_attention_heads": 32,
+        "num_key_value_heads": 8, "attention_head_dim": 128, "intermediate_size": 21504, "vocab_size": 131072,
+        "mamba_num_heads": 128, "mamba_head_dim": 64, "ssm_state_size": 128, "n_groups": 8, "conv_kernel": 4,
+        "tie_word_embeddings": False, "hybrid_override_pattern": "M-" * 20 + "M*-" * 4,
+    }  # fmt: skip
+    model = model_from_config(config, "n")
+    assert model.attention == (AttentionLayers(4),)
+    assert model.state_elements == 24 * (8192 * 128 + 3 * (8192 + 2 * 8 * 128))
+    assert model.parameters == pytest.approx(8.1e9, rel=0.01)
+    assert model.notes == ()
+    [note] = model_from_config({**config, "hybrid_override_pattern": "M-X"}, "n").notes
+    assert "cannot be read" in note
+
+
+def test_a_list_of_another_length_than_the_layers_is_not_read_in_silence() -> None:
+    [note] = model_from_config({**LLAMA, "layer_types": ["full_attention"] * 3}, "m").notes
+    assert "names 3 layers" in note
 
 
 JSON = st.recursive(
@@ -187,7 +229,7 @@ def test_a_damaged_config_gives_a_model_or_a_sentence(name: str, damage: dict[st
     except UsageError as error:
         assert error.remedy
         return
-    assert model.parameters >= 0
+    assert model.parameters > 0
     assert json.dumps(model.kv_bytes_per_token())
 
 

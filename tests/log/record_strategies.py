@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import get_args
 
 from hypothesis import strategies as st
@@ -47,6 +48,28 @@ RECORD = Record(
     server_id="chatcmpl-1",
     peer="10.0.0.7:8000",
 )
+
+MS = 1_000_000
+
+
+def answered(
+    sent_ms: int, first_ms: int, last_ms: int, done_ms: int, tokens: InputTokens, count: int, events: Events
+) -> Record:
+    """A request due at 0 in step 1 whose `count` output tokens the server counted; its first and last came so late."""
+    return replace(
+        RECORD,
+        id="a",
+        step=1,
+        scheduled_ns=0,
+        sent_ns=sent_ms * MS,
+        first_token_ns=first_ms * MS,
+        last_token_ns=last_ms * MS,
+        done_ns=done_ms * MS,
+        input_tokens=tokens,
+        output_tokens=OutputTokens(count=count, source="usage"),
+        events=events,
+    )
+
 
 OBSERVATION = Observation(3, 64, Window(10, 20), 12345, 64, "errors", "refused")
 

@@ -13,7 +13,7 @@ from loadgen.errors import LogError
 from loadgen.log.codec import decode_record
 from loadgen.log.formats import COLUMNS, read_csv, safe_cell, write_csv, write_jsonl
 from loadgen.records import InputTokens, Record
-from tests.log.record_strategies import any_record, cell, measured_record
+from tests.log.record_strategies import RECORD, any_record, cell, measured_record
 
 HEADER = "request_id,start_ts,first_token_ts,end_ts,input_tokens,output_tokens"
 EXAMPLE = f"{HEADER}\nr1,0.00,0.42,3.10,1024,80\nr2,0.15,0.71,4.36,4096,96\nr3,0.40,0.88,2.92,512,64\n"
@@ -188,3 +188,9 @@ def test_neutralising_tells_every_text_apart(text: str) -> None:
     safe = safe_cell(text)
     assert safe is not None
     assert not safe.startswith(("=", "+", "-", "@", "\t", "\r"))
+
+
+def test_conversations_come_back() -> None:
+    one = dataclasses.replace(RECORD, session=4, turn=2)
+    (back,) = read(written([one], everything=True))
+    assert (back.session, back.turn) == (4, 2)

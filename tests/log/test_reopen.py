@@ -65,3 +65,15 @@ def test_a_folder_is_held_by_one(tmp_path: Path) -> None:
         assert (made.path / "steps.jsonl").read_bytes() == b'{"half', "nothing was changed"
     reopen(made.path).close()
     reopen(made.path).close()
+
+
+@pytest.mark.parametrize("in_the_way", ["requests-w0.jsonl.tmp", "requests-w1.jsonl"])
+def test_what_the_disk_refuses_is_told_and_the_folder_is_free_again(in_the_way: str, tmp_path: Path) -> None:
+    with RunFolder.create(tmp_path, "run") as made:
+        made.append(RECORD)
+    (made.path / "requests-w0.jsonl").write_bytes(encode_record(RECORD))
+    (made.path / in_the_way).mkdir()
+    with pytest.raises(LogError, match=f"{in_the_way} cannot be written"):
+        reopen(made.path)
+    (made.path / in_the_way).rmdir()
+    reopen(made.path).close()

@@ -6,13 +6,15 @@ import math
 
 import pytest
 
-from loadgen.analysis.compare import Difference, Failing
+from loadgen.analysis.compare import Difference, Failing, Load
 from loadgen.analysis.conditions import Condition
 from loadgen.analysis.ratios import LogRatio
 from loadgen.analysis.regression import Check, Judged, Objection, judge_losses
 from loadgen.records import Estimate
 from loadgen.report.checked import checked_lines, headline, junit, markdown
-from loadgen.report.compared import condition_lines, failing_text, refusal, sentence
+from loadgen.report.compared import condition_lines, failing_text, load_text, refusal, sentence
+
+EIGHT = Load(False, 8)
 
 
 def difference(
@@ -21,7 +23,7 @@ def difference(
     percentile = None if metric == "output_throughput" else 95.0
     log = None if ratio is None else LogRatio(math.log(ratio), error, 9)
     b = None if ratio is None else 100 * ratio
-    return Difference(metric, percentile, 32, 100.0, b, log, "paired", primary=p is not None, p_adjusted=p)
+    return Difference(metric, percentile, Load(False, 32), 100.0, b, log, "paired", primary=p is not None, p_adjusted=p)
 
 
 @pytest.mark.parametrize(
@@ -63,9 +65,9 @@ def test_one_change_is_a_comparison_and_two_are_not() -> None:
 
 def test_failures_are_said_where_there_are_any() -> None:
     none, some = Estimate(0.0, 0.0, 0.01), Estimate(0.2, 0.15, 0.25)
-    assert failing_text(Failing(8, none, none), "B") == ""
-    assert "B fails more often" in failing_text(Failing(8, none, some), "B")
-    assert "no difference proven" in failing_text(Failing(8, Estimate(0.19, 0.1, 0.3), some), "B")
+    assert failing_text(Failing(EIGHT, none, none), "B") == ""
+    assert "B fails more often" in failing_text(Failing(EIGHT, none, some), "B")
+    assert "no difference proven" in failing_text(Failing(EIGHT, Estimate(0.19, 0.1, 0.3), some), "B")
 
 
 def judged(*ratios: float | None) -> tuple[Judged, ...]:
@@ -83,12 +85,12 @@ def judged(*ratios: float | None) -> tuple[Judged, ...]:
         (Check(()), "undecided", "undecided: there is nothing to compare"),
         (Check(judged(1.2), refused="2 changed"), "undecided", "undecided: 2 changed"),
         (
-            Check(judged(1.0), objections=(Objection(8, "ttft_p95"),)),
+            Check(judged(1.0), objections=(Objection(EIGHT, "ttft_p95"),)),
             "regression",
             "regression: ttft_p95 at a load of 8",
         ),
         (
-            Check(judged(1.0), objections=(Objection(8, "ttft_p95", undecided=True),)),
+            Check(judged(1.0), objections=(Objection(EIGHT, "ttft_p95", undecided=True),)),
             "undecided",
             "undecided: no loss above 5.0 %, but ttft_p95 at a load of 8 not proven to hold",
         ),
@@ -101,6 +103,22 @@ def test_the_answer_in_a_line(check: Check, answer: str, words: str) -> None:
 
 
 def test_words_of_others_cannot_break_the_files() -> None:
-    check = Check(judged(1.0), objections=(Objection(8, 'a<b & "c" | \x1b[31m'),))
+    check = Check(judged(1.0), objections=(Objection(EIGHT, 'a<b & "c" | \x1b[31m'),))
     assert b"a&lt;b &amp;" in junit(check) and b"\x1b" not in junit(check)
     assert "\\|" in markdown(check) and "\x1b" not in markdown(check)
+
+
+def test_failures_that_are_not_proven_are_not_said_to_be_held() -> None:
+    none, some = Estimate(0.0, 0.0, 0.1), Estimate(0.2, 0.05, 0.5)
+    check = Check(judged(1.0), failing=(Failing(EIGHT, none, some),))
+    assert check.answer == "held" and "whether B fails more often at a load of 8 is not" in headline(check)
+    (line,) = (line for line in checked_lines(check) if "failures at" in line)
+    assert line.split()[0] == "unproven" and "no difference proven" in line
+    assert b'skipped="1"' in junit(check) and b'errors="0"' in junit(check) and b"<skipped message=" in junit(check)
+    fewer = Check(judged(1.0), failing=(Failing(EIGHT, some, Estimate(0.0, 0.0, 0.01)),))
+    assert headline(fewer).endswith("proven") and b'skipped="0"' in junit(fewer)
+
+
+def test_a_rate_is_not_called_a_load() -> None:
+    told = [load_text(load) for load in (None, Load(False, 0), EIGHT, Load(True, 8), Load(True, 0.5))]
+    assert told == ["all loads", "the load that was not told", "a load of 8", "8 requests/s", "0.5 requests/s"]

@@ -16,23 +16,17 @@ from loadgen.log.store import open_run
 from loadgen.records import Events, InputTokens, OutputTokens, Record
 from loadgen.report.vllm_json import vllm_object, vllm_requests
 from tests.log.foreign.foreign_logs import FILES, unpacked
-from tests.log.record_strategies import RECORD
+from tests.log.record_strategies import MS, answered
 
-MS = 1_000_000
 OK = replace(
-    RECORD,
-    id="a",
-    step=1,
+    answered(
+        *(5, 105, 405, 455),
+        tokens=InputTokens(asked=10, server=12),
+        count=3,
+        # The first event shows a growing usage, and no text yet.
+        events=Events([60_000, 40_000, 100_000, 200_000], [1, 0, 1, 1]),
+    ),
     concurrency=2,
-    scheduled_ns=0,
-    sent_ns=5 * MS,
-    first_token_ns=105 * MS,
-    last_token_ns=405 * MS,
-    done_ns=455 * MS,
-    input_tokens=InputTokens(asked=10, server=12),
-    output_tokens=OutputTokens(count=3, source="usage"),
-    # The first event shows a growing usage, and no text yet.
-    events=Events([60_000, 40_000, 100_000, 200_000], [1, 0, 1, 1]),
 )
 FAILED = replace(
     OK,

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import anyio
 import pytest
 
 from loadgen.client.budget import Budget
 from loadgen.errors import UsageError
 from loadgen.records import InputTokens, OutputTokens, Prompt, Record
-from loadgen.runner import Budgets, RunConfig
+from loadgen.runner import Budgets, OpenLoop, RunConfig
 from loadgen.runner.budgets import announced, budget_of, most_tokens, unloaded_s
 from loadgen.search.effort import Forecast, step_rule
+from loadgen.search.rates import RatePlan
 from loadgen.search.sweep import SweepPlan
 from loadgen.slo import parse_slo
 from loadgen.workload.plain import PlainWorkload, plain_workload
@@ -51,6 +55,20 @@ def test_every_step_of_a_ladder_is_announced() -> None:
     assert announce(quick, (1, 2, 4)).requests > alone.requests
     objective = RunConfig("sweep", "x", effort="quick", slo=parse_slo(["ttft_p95=1s"]), plan=SweepPlan(has_slo=True))
     assert announce(objective, (1,)).requests > 3 * alone.requests, "second windows and halvings at the edge"
+
+
+@pytest.mark.parametrize("length", [{"effort": "quick"}, {"requests": 400}], ids=str)
+@pytest.mark.parametrize("most", [8.0, 512.0])
+def test_a_sweep_of_rates_has_time_enough_where_the_first_does_not_hold(most: float, length: dict[str, Any]) -> None:
+    """Then it goes down to a 64th of it, and narrows from there: the lower the rate, the longer a step."""
+    config = RunConfig("sweep", "x", open_loop=OpenLoop(8.0), rates=RatePlan(8.0, most=most), **length)
+    lowest = announce(replace(config, rates=None, open_loop=OpenLoop(0.125)), ())
+    highest = announce(replace(config, rates=None, open_loop=OpenLoop(most)), ())
+    found = announce(config, ())
+    if "requests" in length:
+        assert found.seconds >= 7 * lowest.seconds
+        assert found.requests >= 7 * highest.requests
+    assert found.seconds >= 10 * highest.seconds
 
 
 def test_the_users_own_limits_are_what_is_announced() -> None:

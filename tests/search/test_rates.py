@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -70,6 +71,21 @@ def test_the_answer(history: str, reason: str, held: float | None, broke: float 
     assert "8 %" in found.sentence and "concurrent" not in found.sentence
 
 
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"ended": "unauthorized"}, "The server refused access at 2 requests/s."),
+        ({"admitted": 3}, "The server's admission limit: it answers about 3 requests at once"),
+        ({}, "Too many requests failed at 2 requests/s: 100 %."),
+    ],
+    ids=["unauthorized", "admitted", "failed"],
+)
+def test_failures_are_told_as_they_are_of_levels(change: dict[str, Any], words: str) -> None:
+    last = LevelResult(0, None, "fail", ("errors",), **{"ended": "errors", "error_rate": 1.0, "rate": 2.0, **change})
+    found = decide_rate([*levels("1p"), last], PLAN)
+    assert isinstance(found, Stop) and words in found.sentence
+
+
 def test_no_limit_is_an_answer() -> None:
     found = decide_rate(levels("1p 2p 4p 8p"), RatePlan(1.0, most=8.0))
     assert isinstance(found, Stop)
@@ -88,7 +104,7 @@ def test_requests_that_pile_up_break_a_rate(verdict: str) -> None:
     assert piled(late, True) == late
 
 
-@pytest.mark.parametrize("wrong", [{"start": 0.0}, {"start": 5.0, "most": 2.0}, {"factor": 1.0}])
+@pytest.mark.parametrize("wrong", [{"start": 0.0}, {"start": 5.0, "most": 2.0}, {"factor": 1.0}, {"factor": 1.001}])
 def test_a_plan_that_cannot_be_meant(wrong: dict[str, float]) -> None:
     with pytest.raises(UsageError) as caught:
         RatePlan(**wrong)

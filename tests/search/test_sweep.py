@@ -247,7 +247,15 @@ def test_a_given_list_is_run_to_its_end() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"start": 0}, {"factor": 1.0}, {"max_level": 2, "start": 4}, {"levels": ()}, {"levels": (4, 0)}]
+    "wrong",
+    [
+        {"start": 0},
+        {"factor": 1.0},
+        {"factor": 1.001},
+        {"max_level": 2, "start": 4},
+        {"levels": ()},
+        {"levels": (4, 0)},
+    ],
 )
 def test_a_plan_that_cannot_be_meant(wrong: dict[str, object]) -> None:
     with pytest.raises(UsageError) as caught:

@@ -104,3 +104,19 @@ def test_quick_capacity_is_the_closed_form_or_a_run() -> None:
     assert quick_capacity(DEFAULT, 64, 32) == capacity(DEFAULT, 64, 32)
     plenty = replace(DEFAULT, kv_blocks=10_000)  # not simple, yet never short of memory
     assert quick_capacity(plenty, 64, 32) == pytest.approx(capacity(DEFAULT, 64, 32), rel=0.08)
+
+
+def test_a_request_that_can_never_run_is_refused() -> None:
+    small = replace(DEFAULT, kv_blocks=8)  # 128 tokens
+    for ask in (
+        lambda mix: at(small, mix, 2, effort=Effort(2, 10)),
+        lambda mix: crossing(small, mix, Objective("ttft", 200), 1, 2, effort=Effort(2, 10)),
+    ):
+        with pytest.raises(ValueError, match="129 tokens"):
+            ask(Mix(64, 32, input_spread=33 / 64))
+    assert at(small, Mix(64, 32, input_spread=32 / 64), 2, effort=Effort(2, 10)).throughput.value > 0
+    assert at(small, Mix(64, 32, sigma=1.0), 2, effort=Effort(2, 10)).throughput.value > 0  # its tail is cut
+    for config in (small, replace(DEFAULT, context_length=128)):
+        assert quick_capacity(config, 96, 32) > 0
+        with pytest.raises(ValueError, match="129 tokens"):
+            quick_capacity(config, 97, 32)

@@ -162,6 +162,20 @@ def test_a_bad_parameter_is_named(url: str, wrong: dict[str, Any], param: str) -
 
 
 @pytest.mark.parametrize(
+    "raw",
+    [
+        b'{"model":"\\ud800"}',
+        b"[" * 100_000,
+        b'{"model":"simulated","messages":[],"n":' + b"[" * 1000 + b"]" * 1000 + b"}",
+    ],
+    ids=["half a surrogate pair", "endless nesting", "deep nesting"],
+)
+def test_a_body_that_python_cannot_write_is_a_bad_one(url: str, raw: bytes) -> None:
+    status, _, answer = call(url, "POST", CHAT, raw)
+    assert status == 400 and json.loads(answer)["error"]["code"] == 400
+
+
+@pytest.mark.parametrize(
     ("path", "body", "tokens"),
     [
         (COMPLETIONS, {"prompt": "letter letters"}, 3),  # 6 letters are one token, 7 two

@@ -186,6 +186,7 @@ MISTAKES: dict[str, tuple[str, str]] = {
     ),
     "sharing nothing": (PLAIN + "[sharing]\ngroups = 3\n", "sharing shares nothing"),
     "a negative exponent": (PLAIN + "[sharing]\nprefix_tokens = 3\nzipf = -1\n", "sharing.zipf is -1"),
+    "an exponent just below zero": (PLAIN + "[sharing]\nprefix_tokens = 3\nzipf = -1e-10\n", "sharing.zipf is -1e-10"),
     "half a reference": (PLAIN + "[reference]\ninput = { mean = 3 }\n", "reference.input.p50 is missing"),
     "notes that are numbers": ("notes = [1]\n" + PLAIN, "notes is not a list of texts"),
     "a date": ("notes = 2020-01-01\n" + PLAIN, "notes is date, not a list"),

@@ -143,6 +143,12 @@ def test_a_file_without_a_prompt(tmp_path: Path, data: bytes, why: str) -> None:
         read_prompts(tmp_path / "f.jsonl", None)
 
 
+@pytest.mark.parametrize("name", ["a" * 300, "a\0b"], ids=["too long", "a NUL"])
+def test_a_name_that_no_file_can_have(name: str) -> None:
+    with pytest.raises(UsageError, match=r"the prompts file .* cannot be read"):
+        read_prompts(Path(name), None)
+
+
 # --- values as they are written -------------------------------------------------------------------------------------
 
 DIGITS = ["0", "-0", "-0.0", "1.0", "1.50", "1e2", "1E+2", "0.1", "1e-7", "9007199254740993", "18446744073709551615"]

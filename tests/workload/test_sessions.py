@@ -15,6 +15,8 @@ from loadgen.workload.lengths import Fixed, Lognormal, Uniform
 from loadgen.workload.plain import plain_workload
 from loadgen.workload.prompts import Calibration, LengthRange, PromptStream
 from loadgen.workload.sessions import (
+    MOST_DRAWN,
+    MOST_TURNS,
     Conversations,
     Sessions,
     parse_sessions,
@@ -184,3 +186,13 @@ def test_flags_and_json() -> None:
     assert sessions.mean_turns == pytest.approx(5, rel=0.01)
     assert sessions.pause_s == pytest.approx(1.5 * 4 / 5, rel=0.01)
     assert Sessions(Lognormal(1.0, 0.5), Fixed(9)).as_object()["turns"] == "lognormal, mu 1, sigma 0.5"
+
+
+def test_a_distribution_without_an_end_is_cut() -> None:
+    endless = Lognormal(18.0, 20.0)
+    sessions = Sessions(endless, Fixed(9), Fixed(9), endless)
+    turns = [sessions.turns_of(1, session) for session in range(50)]
+    assert max(turns) == MOST_TURNS
+    assert sessions.mean_turns <= MOST_TURNS and sessions.pause_s <= MOST_DRAWN / 1e3
+    long = (prompt for prompt in first(replace(sessions, turns=Fixed(2)), 50))
+    assert max(pause for prompt in long for pause, _ in played(prompt)) == MOST_DRAWN * 1_000_000

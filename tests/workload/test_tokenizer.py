@@ -37,6 +37,8 @@ def test_what_is_no_tokenizer_is_refused_in_one_sentence(tmp_path: Path) -> None
     (tmp_path / "tokenizer.json").write_text("{}")
     for path, words in (
         ("meta-llama/Llama-3.1-8B", "nothing is downloaded"),
+        ("a" * 300, "cannot be read: File name too long"),
+        ("a\0b", "cannot be read"),
         (str(tmp_path / "empty"), "holds no tokenizer.json"),
         (str(tmp_path / "tokenizer.json"), "is no tokenizer"),
     ):

@@ -78,6 +78,7 @@ def _record(row: Entry, name: str, step: int, concurrency: int, zero: float, *, 
     error, count = row.text("errors"), row.count("output_lens")
     start, ttft, latency = _start(row), row.number("ttft"), row.number("latencies")
     failed = bool(error) or not count
+    lines = [line for line in (error or "").splitlines() if line.strip()]
     gaps = row.numbers("itls") or []
     sent = 0 if untimed else ns(start - zero) if start is not None else None
     first = sent + ns(ttft) if sent is not None and ttft else None
@@ -98,6 +99,6 @@ def _record(row: Entry, name: str, step: int, concurrency: int, zero: float, *, 
         tokens_in=InputTokens(local=row.count("input_lens")),
         tokens_out=OutputTokens(count=None if failed and not count else count),
         outcome="error" if failed else "ok",
-        error=Failure("server", (error or "not told").strip().splitlines()[-1][:500]) if failed else None,
+        error=Failure("server", (lines[-1].strip() if lines else "not told")[:500]) if failed else None,
         flags=flags,
     )

@@ -7,6 +7,7 @@ np.percentile(run.ttft_s, 95)
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Sequence as Several
 from dataclasses import dataclass, field
@@ -61,6 +62,16 @@ class Mix:
             prompt = prompt + self.prefix_len
         prompt = np.minimum(prompt, longest - 1)
         return Requests(prompt, np.minimum(output, longest - prompt), blocks)
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest request, prompt and output together. Lognormal lengths have no highest, and are cut:
+        of them, a request of mean lengths."""
+        spreads = self.spread if self.input_spread is None else self.input_spread, self.spread
+        if self.sigma:
+            spreads = 0.0, 0.0
+        highest = [mean * (1 + spread) for mean, spread in zip((self.input_len, self.output_len), spreads, strict=True)]
+        return self.prefix_len * (self.prefixes > 0) + sum(max(1, math.ceil(one - 0.5 - 1e-6)) for one in highest)
 
     def _lengths(self, mean: float, spread: float, count: int, random: np.random.Generator) -> Ints:
         if self.sigma:
@@ -156,6 +167,7 @@ def simulate(config: EngineConfig, requests: Requests, load: Closed | Arrivals, 
         due = [load.ramp_s * number / first for number in range(first)]
     else:
         due = load.at_s.tolist()
+    heapq.heapify(due)
     prompt, output = requests.prompt.tolist(), requests.output.tolist()
     blocks = requests.blocks or ((),) * count
     everyone: list[Sequence] = []
@@ -163,11 +175,11 @@ def simulate(config: EngineConfig, requests: Requests, load: Closed | Arrivals, 
     last = np.full(count if gaps else 0, np.nan)
     now, ended = 0.0, 0
     while ended < count:
-        while len(everyone) < len(due) and due[len(everyone)] <= now:
-            at, number = due[len(everyone)], len(everyone)
+        while due and due[0] <= now:
+            at, number = heapq.heappop(due), len(everyone)
             everyone.append(Sequence(number, prompt[number], output[number], at, at + overhead, blocks[number]))
             engine.submit(everyone[-1])
-        coming = due[len(everyone)] if len(everyone) < len(due) else math.inf
+        coming = due[0] if due else math.inf
         step = engine.step(now, coming)
         if step is None:
             ready = engine.next_ready()
@@ -181,7 +193,8 @@ def simulate(config: EngineConfig, requests: Requests, load: Closed | Arrivals, 
             last[step.handles] = now
         ended += len(step.ended)
         if closed:
-            due += [now + refill_s] * min(len(step.ended), count - len(due))
+            for _ in range(min(len(step.ended), count - len(everyone) - len(due))):
+                heapq.heappush(due, now + refill_s)
     passed = np.concatenate(columns.gaps) if columns.gaps else np.empty(0)
     ends = np.repeat(columns.steps, [len(some) for some in columns.gaps]) if columns.gaps else np.empty(0)
     known = ~np.isnan(passed)

@@ -1,6 +1,6 @@
 """Request traces: when each request came, and how long it was. One reader a family of formats, told by their content.
 
-source   a file's lines, of any size, also gzipped           ──► flat, texts, chains, agents, servegen, own
+source   a file's lines, of any size, also gzipped           ──► flat, texts, chains, servegen
 open     which format it is                                  ──► rows, in the file's order
 timing   in the order of their times, spread and scaled      ──► arrivals and prompts
 """

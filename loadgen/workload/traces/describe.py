@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -15,13 +13,14 @@ from .open import Trace, open_trace
 from .row import Mapped, TraceRow
 from .timing import quantum_of
 
-SAMPLE = 1_000_000  # lengths kept for quantiles: the first ones
+SAMPLE = 1_000_000  # lengths kept for quantiles, and sessions told apart: the first ones
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
     """A trace, read to its end. `quantum_s` is 0 where its stamps are not coarse; `lengths` are (mean, p50, p90, p99,
-    max) of "input" and "output" tokens, where told; `dropped` counts rows that are no requests, by reason."""
+    max) of "input" and "output" tokens, where told, the quantiles of its head alone where `notes` say so; `dropped`
+    counts rows that are no requests, by reason."""
 
     path: Path
     format: str
@@ -67,15 +66,19 @@ class Summary:
         return said + [f"note      {note}" for note in self.notes]
 
 
-def describe_trace(path: str | Path, mapped: Mapped | None = None) -> Summary:
-    """Read a trace to its end, in little memory. Raises UsageError, with the line, for one that cannot be replayed."""
+def describe_trace(path: str | Path, mapped: Mapped | None = None, *, sample: int = SAMPLE) -> Summary:
+    """Read a trace to its end, in little memory: quantiles are of its first `sample` lengths. Raises UsageError, with
+    the line, for one that cannot be replayed."""
     trace = open_trace(path, mapped)
     dropped: Counter[str] = Counter()
-    seen = _Seen()
+    seen = _Seen(sample)
     for row in trace.rows(dropped):
         seen.add(row)
     if not seen.n:
         raise no_requests(trace, dropped)
+    notes = trace.notes
+    if max(seen.inputs.n, seen.outputs.n) > sample:
+        notes += (f"p50, p90 and p99 are of the first {sample:,} rows; mean and max are of all",)
     span = seen.last - seen.first if trace.timed and seen.timed else None
     return Summary(
         trace.path,
@@ -89,12 +92,12 @@ def describe_trace(path: str | Path, mapped: Mapped | None = None) -> Summary:
         tuple(sorted(seen.models)),
         {
             name: lengths
-            for name, lengths in (("input", _spread(seen.inputs)), ("output", _spread(seen.outputs)))
+            for name, lengths in (("input", seen.inputs.spread()), ("output", seen.outputs.spread()))
             if lengths is not None
         },
         dict(dropped),
         seen.unsorted,
-        trace.notes,
+        notes,
     )
 
 
@@ -108,11 +111,10 @@ def no_requests(trace: Trace, dropped: Counter[str]) -> UsageError:
 
 
 class _Seen:
-    def __init__(self) -> None:
+    def __init__(self, sample: int) -> None:
         self.n = self.timed = self.unsorted = 0
         self.first, self.last, self._before = float("inf"), float("-inf"), float("-inf")
-        self.inputs: list[int] = []
-        self.outputs: list[int] = []
+        self.inputs, self.outputs = _Tally(sample), _Tally(sample)
         self.sessions: set[str] = set()
         self.models: set[str] = set()
 
@@ -123,19 +125,33 @@ class _Seen:
             self.timed += 1
             self.unsorted += at < self._before
             self.first, self.last, self._before = min(self.first, at), max(self.last, at), max(self._before, at)
-        if row.input_tokens is not None and len(self.inputs) < SAMPLE:
-            self.inputs.append(row.input_tokens)
-        if row.output_tokens is not None and len(self.outputs) < SAMPLE:
-            self.outputs.append(row.output_tokens)
+        if row.input_tokens is not None:
+            self.inputs.add(row.input_tokens)
+        if row.output_tokens is not None:
+            self.outputs.add(row.output_tokens)
         if row.session is not None and len(self.sessions) < SAMPLE:
             self.sessions.add(row.session)
         if row.model is not None and len(self.models) < 100:
             self.models.add(row.model)
 
 
-def _spread(lengths: Iterable[int]) -> tuple[float, float, float, float, int] | None:
-    values: Any = np.array(list(lengths), dtype=np.int64)
-    if not values.size:
-        return None
-    p50, p90, p99 = np.quantile(values, (0.5, 0.9, 0.99), method="inverted_cdf")
-    return float(values.mean()), float(p50), float(p90), float(p99), int(values.max())
+class _Tally:
+    """Lengths: number, sum and greatest of all, and the first `sample` of them."""
+
+    def __init__(self, sample: int) -> None:
+        self.sample = sample
+        self.n = self.sum = self.most = 0
+        self.head: list[int] = []
+
+    def add(self, length: int) -> None:
+        self.n += 1
+        self.sum += length
+        self.most = max(self.most, length)
+        if self.n <= self.sample:
+            self.head.append(length)
+
+    def spread(self) -> tuple[float, float, float, float, int] | None:
+        if not self.n:
+            return None
+        p50, p90, p99 = np.quantile(np.array(self.head, dtype=np.int64), (0.5, 0.9, 0.99), method="inverted_cdf")
+        return self.sum / self.n, float(p50), float(p90), float(p99), self.most

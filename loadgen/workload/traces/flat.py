@@ -118,7 +118,7 @@ def rows_of_cells(source: Source, layout: Layout, header: Sequence[str], dropped
     """The rows of a CSV below its header. A block is converted column by column; only one in which that fails is gone
     through row by row, to say which it is."""
     names = [name.strip() for name in header]
-    place = {name: names.index(name) for name in names}
+    place = {name: names.index(name) for name in names if name}  # pandas leaves its index column without one
     make, fast = maker(layout), _columns(layout, place)
     first = True
     for block in source.cells():
@@ -164,6 +164,9 @@ def _columns(layout: Layout, place: Mapping[str, int]) -> Callable[[Block], Iter
             for column, wanted in needs:
                 if any(row[column] not in ("", wanted) for row in cells):
                     return None
+            numeric = [inputs_at, *([outputs_at] if outputs_at is not None else []), *([at] if at is not None else [])]
+            if any("_" in row[i] for i in numeric for row in cells):  # 1_000 is a number to Python alone
+                return None
             inputs = [int(row[inputs_at]) for row in cells]
             outputs: list[Any] = [None] * n if outputs_at is None else [int(row[outputs_at]) for row in cells]
             times: list[Any] = [None] * n

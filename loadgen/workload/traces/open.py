@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 
 from ...errors import UsageError
+from ..paths import asked
 from . import chains, servegen, texts
 from .flat import CSV_LAYOUTS, GUIDELLM, JSON_LAYOUTS, MOONCAKE, OFFLINE, Layout, maker, rows_of_cells, rows_of_records
 from .row import MAP_REMEDY, Maker, Mapped, TraceRow
@@ -27,7 +28,8 @@ _SERVEGEN = re.compile(rb"[0-9.]+,[0-9.eE+-]+,[0-9.eE+-]*,(Gamma|Weibull)?,[0-9.
 class Trace:
     """A trace whose format is known. `rows` reads it anew, in the file's order, and counts by reason what it drops;
     it raises UsageError, with the line, for a row that cannot be. `unit` is that of its times, "" without any.
-    `estimated` lengths are by the characters of a text; `has_hashes`: rows name the blocks of their prompts."""
+    `block_tokens` above 0: rows name the blocks of their prompts. `estimated` lengths are by the characters of a
+    text."""
 
     path: Path
     format: str
@@ -47,12 +49,9 @@ def open_trace(
 ) -> Trace:
     """The trace at `path`. `count` says how many tokens a text has; without it they are estimated. `seed` is for
     formats whose requests are drawn. Raises UsageError where it is none that is known."""
-    path, mapped = Path(path), mapped or Mapped()
-    try:
-        if path.is_dir():
-            return _folder(path, seed)
-    except (OSError, ValueError) as error:
-        raise UsageError(f"the trace {str(path)[:200]!r} cannot be read: {error}", GIVE) from None
+    path, mapped = asked(Path(path), "trace", GIVE), mapped or Mapped()
+    if path.is_dir():
+        return _folder(path, seed)
     source = Source(path)
     start = source.start()
     if start[:1] == b"[":

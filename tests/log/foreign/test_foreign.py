@@ -289,6 +289,24 @@ def test_other_json_is_no_log(name: str, tmp_path: Path) -> None:
         list(opened(UNKNOWN[name], tmp_path).records())
 
 
+def test_json_that_is_nested_too_deeply_is_told_in_a_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "deep.json"
+    path.write_text("[" * 200_000)
+    with pytest.raises(LogError):
+        list(open_run(path).records())
+
+
+@pytest.mark.parametrize(
+    ("error", "told"), [("\n", "not told"), (" ", "not told"), ("Traceback:\n\n  timed out \n \n", "timed out")]
+)
+def test_vllm_errors_are_told_by_their_last_line_with_words(error: str, told: str, tmp_path: Path) -> None:
+    document = vllm_document()
+    document["errors"][0] = error
+    document["output_lens"][0] = 0
+    failure = next(iter(opened(document, tmp_path).records())).error
+    assert failure is not None and failure.message == told
+
+
 def test_a_half_written_last_line_is_left_out(tmp_path: Path) -> None:
     path = tmp_path / "profile_export.jsonl"
     path.write_text(json.dumps(aiperf_line()) + "\n" + json.dumps(aiperf_line())[:100])

@@ -57,7 +57,16 @@ def test_a_closed_loop_keeps_its_number_in_flight() -> None:
     for at in np.linspace(run.submitted_s[10], run.submitted_s[-1], 50, endpoint=False):
         assert np.count_nonzero((run.submitted_s <= at) & (run.done_s > at)) == 7
     ramp = simulate(QUIET, Mix(50, 10).draw(20, seed=1), Closed(4, ramp_s=2.0))
-    assert ramp.submitted_s[:2].tolist() == [0.0, 0.5]
+    assert {0.0, 0.5, 1.0, 1.5} <= set(ramp.submitted_s.tolist())
+
+
+def test_a_ramp_longer_than_a_residence_holds_no_refill_back() -> None:
+    """Request 0 ends long before the second place of the ramp is due, and its place is taken again at once."""
+    run = simulate(QUIET, Mix(50, 10).draw(40, seed=1), Closed(4, ramp_s=10.0, refill_s=0.001))
+    assert run.done_s[0] < 1 and run.submitted_s[1] == run.done_s[0] + 0.001
+    assert (np.diff(run.submitted_s) >= 0).all()
+    assert (run.scheduled_s - run.submitted_s).max() < 0.05  # four places: nobody waits longer than a step
+    assert {2.5, 5.0} <= set(run.submitted_s.tolist())
 
 
 def test_the_mean_in_flight_is_rate_times_stay() -> None:

@@ -31,6 +31,7 @@ WRONG = [
     ("nan", "arrived_at,num_prefill_tokens,num_decode_tokens\nnan,1,1\n", "line 2 .*not a finite number"),
     ("infinite", "arrived_at,num_prefill_tokens,num_decode_tokens\n1,1,1\ninf,1,1\n", "line 3 .*not a finite number"),
     ("fraction of a token", "arrived_at,num_prefill_tokens,num_decode_tokens\n0,1.5,1\n", "line 2 .*not a whole number"),
+    ("a Python number", AZURE + "2024-05-10 00:00:00+00:00,1_000,1\n", "line 2 .*1_000', not a number"),
     ("no time", AZURE + "yesterday,5,1\n", "line 2 .*not a date and time"),
     ("seconds for a clock", AZURE + "17.5,5,1\n", "line 2 .*not a date and time"),
     ("truncated row", AZURE + "2024-05-10 00:00:00+00:00,5,1\n2024-05-10 00:0", "line 3 .*it has 1 columns, the header 3"),
@@ -71,6 +72,8 @@ def test_what_is_no_readable_file_is_refused(tmp_path: Path) -> None:
         describe_trace(tmp_path)
     with pytest.raises(UsageError, match="cannot be read"):
         describe_trace("a\0b")
+    with pytest.raises(UsageError, match="cannot be read: File name too long"):
+        describe_trace("a" * 300)
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(UsageError, match="save it to a file"):
         describe_trace(tmp_path / "pipe")

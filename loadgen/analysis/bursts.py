@@ -19,8 +19,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..log.columns import NULL, Columns
+from ..log.columns import NULL, Bools, Columns
 from ..records import Bursts, ClientHealth
+from .metrics import Floats
 
 LEAST_EVENTS = 8  # of an answer
 LEAST_ANSWERS = 3
@@ -38,6 +39,15 @@ def bursts(ok: Columns, health: ClientHealth | None = None) -> Bursts | None:
     c = ok.where(ok.has_events & ~ok.flag("not_streamed") & (counts >= LEAST_EVENTS * ok.choices))
     if len(c) < LEAST_ANSWERS:
         return None
+    found = [_answers(part, health) for part in c.parts()]
+    so, mean_size, apart_ms = (np.concatenate(one) for one in zip(*found, strict=True))
+    if so.sum() < LEAST_ANSWERS or so.mean() <= MOST_ANSWERS:
+        return None
+    return Bursts(int(so.sum()), len(c), float(np.median(mean_size[so])), float(np.median(apart_ms[so])))
+
+
+def _answers(c: Columns, health: ClientHealth | None) -> tuple[Bools, Floats, Floats]:
+    """For each answer, shape (n,): did it come so, the mean size of its bursts in events, how far apart they were."""
     counts, rows = np.diff(c.event_offsets), c.event_rows()
     heads, tails = c.event_offsets[:-1], c.event_offsets[1:] - 1  # the first and the last event of each answer
     sent = np.where(c.sent_ns == NULL, c.scheduled_ns, c.sent_ns)
@@ -63,9 +73,7 @@ def bursts(ok: Columns, health: ClientHealth | None = None) -> Bursts | None:
     median_ms, p99_ms = _lag_ms(health)
     least_ms = np.maximum(np.where(n > 1, LAGS * median_ms, LAGS_WHOLE * p99_ms), LEAST_APART_MS)
     so = (mean_size >= LEAST_SIZE) & (alone <= MOST_ALONE) & (apart_ms >= least_ms)
-    if so.sum() < LEAST_ANSWERS or so.mean() <= MOST_ANSWERS:
-        return None
-    return Bursts(int(so.sum()), len(c), float(np.median(mean_size[so])), float(np.median(apart_ms[so])))
+    return so, mean_size, apart_ms
 
 
 def _lag_ms(health: ClientHealth | None) -> tuple[float, float]:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..log.columns import NULL, Bools, Columns, Int64
+from ..log.packed import one_for_all
 
 Floats = NDArray[np.float64]
 
@@ -105,9 +106,12 @@ class Pooled:
 
 def inter_chunk(c: Columns) -> Pooled:
     """`inter_chunk`: gaps between successive output events of a request."""
-    rows = c.event_rows()
-    later = np.flatnonzero(rows[1:] == rows[:-1]) + 1
-    return Pooled((c.event_ns[later] - c.event_ns[later - 1]) / 1e6, rows[later], later, np.ones(len(later)))
+    counts = np.diff(c.event_offsets)
+    within = np.ones(len(c.event_ns), dtype=np.bool_)
+    within[c.event_offsets[:-1][counts > 0]] = False
+    later = np.flatnonzero(within)
+    rows = np.repeat(np.arange(len(c)), np.maximum(counts - 1, 0))
+    return Pooled((np.diff(c.event_ns)[later - 1]) / 1e6, rows, later, np.broadcast_to(1.0, later.shape))
 
 
 def itl(c: Columns) -> Pooled:
@@ -116,7 +120,10 @@ def itl(c: Columns) -> Pooled:
     Where events do not say their tokens, the request's other tokens are spread evenly over those events (at least one
     each), and the result is marked estimated. An event that is known to carry no token has no sample.
     """
-    rows, tokens = c.event_rows(), event_tokens(c)
+    tokens = event_tokens(c)
+    if one_for_all(tokens.count) and tokens.count[0] == 1 and not tokens.estimated[0]:
+        return inter_chunk(c)
+    rows = c.event_rows()
     later = np.flatnonzero(rows[1:] == rows[:-1]) + 1
     # Arrays of a step's every token: each is dropped as soon as it can be.
     rows, guessed, share = rows[later], tokens.estimated[later], tokens.count[later]
@@ -160,8 +167,12 @@ def event_tokens(c: Columns) -> EventTokens:
     The first event gets `first_event_tokens` (assumed 1), the rest of the total goes evenly to the later events that
     did not tell theirs. With a single event, all goes there. With no total known, each such event counts 1.
     """
-    n, rows = len(c), c.event_rows()
     known = c.event_tokens >= 0
+    if known.all():
+        one = one_for_all(c.event_tokens)
+        sure = np.broadcast_to(np.float64(c.event_tokens[0]), known.shape) if one else c.event_tokens.astype(np.float64)
+        return EventTokens(sure, np.broadcast_to(np.False_, known.shape))
+    n, rows = len(c), c.event_rows()
     count = np.where(known, c.event_tokens, 0).astype(np.float64)
     filled = np.diff(c.event_offsets) > 0
     first = np.zeros(len(rows), dtype=np.bool_)

@@ -9,7 +9,7 @@ from typing import TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from ..log.columns import NULL, TIMEOUTS, UNKNOWN, Columns, Int64
+from ..log.columns import NULL, TIMEOUTS, UNKNOWN, ColumnBuilder, Columns, Int64
 from ..records import (
     FAILED_OUTCOMES,
     FLAGS,
@@ -52,7 +52,7 @@ PERCENTILES = (50.0, 90.0, 95.0, 99.0)
 
 
 def summarise_run(
-    c: Columns,
+    c: Columns | ColumnBuilder,
     slo: Slo,
     observations: Iterable[Observation] = (),
     server: Sequence[ServerSample] = (),
@@ -60,17 +60,27 @@ def summarise_run(
     uncounted: Collection[int] = (),
 ) -> list[StepSummary]:
     """All steps of a run in their order, also those of which only the driver knows, beside what the server told; the
-    `uncounted` are left out."""
+    `uncounted` are left out. Of a builder's events, no more than one step's are unpacked at a time."""
     seen = {o.step: o for o in observations}
     steps = sorted({*c.steps(), *seen} - set(uncounted))
-    return [beside_server(summarise(c, step, slo, seen.get(step)), c, server) for step in steps]
+    found = []
+    for step in steps:
+        mine = c.of_step(step) if isinstance(c, ColumnBuilder) else c
+        found.append(beside_server(summarise(mine, step, slo, seen.get(step)), mine, server))
+    return found
 
 
 def summarise(
-    c: Columns, step: int, slo: Slo, observation: Observation | None = None, *, looks: int | None = None
+    c: Columns,
+    step: int,
+    slo: Slo,
+    observation: Observation | None = None,
+    *,
+    looks: int | None = None,
+    ahead: float = 1.0,
 ) -> StepSummary:
     """One step of a run. `looks` is how often its verdict is looked at, else as observed; it widens the verdicts'
-    intervals only."""
+    intervals only. With `ahead` the verdicts are those of a sample so many times larger."""
     c = c.where((c.step == step) & ~is_phase(c, "preflight"))
     concurrency = observation.concurrency if observation else int(c.concurrency[0]) if len(c) else 0
     measured = c.where(is_phase(c, "measured"))
@@ -87,7 +97,7 @@ def summarise(
     open_loop = observation is not None and observation.rate is not None
     rates, slices = _rates(c, window, turnover) if window else (_NO_RATES, np.empty(0))
     met = attainment(sample, slo, turnover)
-    latency = latencies(ok, turnover)
+    latency, estimated_itl = _latencies(ok, turnover)
     tpot50 = latency["tpot"].at(50.0)
     counts, cached = cached_counts(ok)
     health = observation.health if observation else None
@@ -109,7 +119,7 @@ def summarise(
         output_asked_mean=_mean(ok.output_asked),
         output_throughput_classic=None if untimed else output_throughput_classic(ok),
         tokens_per_user=1000 / tpot50.value if tpot50 and tpot50.value > 0 else None,
-        estimated_itl=any(metrics.itl(part).estimated for part in ok.parts()),
+        estimated_itl=estimated_itl,
         cached_share=_share(counts[cached], metrics.input_tokens(ok)[cached]),
         latency=latency,
         goodput=met[0] / window.seconds if met and window else None,
@@ -121,7 +131,9 @@ def summarise(
         if len(c) and not untimed
         else None,
         littles_law_residual=integral / residence - 1 if integral is not None and residence else None,
-        objectives=check_objectives(sample, slo, turnover, looks or (observation.looks if observation else 1)),
+        objectives=check_objectives(
+            sample, slo, turnover, looks or (observation.looks if observation else 1), ahead=ahead
+        ),
         ended=observation.ended if observation else "complete",
         rate=observation.rate if observation else None,
         max_in_flight=observation.max_in_flight if observation else None,
@@ -259,16 +271,36 @@ def output_throughput_classic(ok: Columns) -> float | None:
 
 def latencies(ok: Columns, concurrency: int) -> dict[str, Distribution]:
     """Every latency metric of these requests, at so many in flight."""
+    return _latencies(ok, concurrency)[0]
+
+
+def _latencies(ok: Columns, concurrency: int) -> tuple[dict[str, Distribution], bool]:
+    """The same, and whether any ITL was estimated."""
     k = batch_count(len(ok), concurrency)
     found: dict[str, Distribution] = {}
     for name, metric in metrics.REQUEST_METRICS.items():
         values = metric(ok)[time_order(ok, name)]
         found[name] = distribution(values[~np.isnan(values)], k)
-    order = time_order(ok, "e2e")
-    for name, pool in (("itl", metrics.itl), ("inter_chunk", metrics.inter_chunk)):
-        pooled = [pool(part).values for part in ok.parts(order)]
-        found[name] = distribution(np.concatenate(pooled) if pooled else np.empty(0), k)
-    return found
+    itl: list[Floats] = []
+    chunks: list[Floats | None] = []  # None: as the ITL of the same part
+    estimated = False
+    for part in ok.parts(time_order(ok, "e2e")):
+        pool, gaps = metrics.itl(part), metrics.inter_chunk(part)
+        estimated |= pool.estimated
+        itl.append(pool.values)
+        chunks.append(None if np.array_equal(pool.values, gaps.values) else gaps.values)
+    alike = all(gaps is None for gaps in chunks)
+    other = [] if alike else [a if b is None else b for a, b in zip(itl, chunks, strict=True)]
+    found["itl"] = distribution(_joined(itl), k)
+    found["inter_chunk"] = found["itl"] if alike else distribution(_joined(other), k)
+    return found, estimated
+
+
+def _joined(parts: list[Floats]) -> Floats:
+    """Empties the list: no value is held twice for longer than it takes."""
+    whole = np.concatenate(parts) if parts else np.empty(0)
+    parts.clear()
+    return whole
 
 
 def distribution(values: Floats, k: int) -> Distribution:

@@ -93,13 +93,7 @@ def record_object(record: Record) -> dict[str, Any]:
     line["flags"] = record.flags
     line["finish_reason"] = record.finish_reason
     line["status"] = record.status
-    line["error"] = (
-        None
-        if error is None
-        else {"kind": error.kind, "message": error.message, "code": error.code, "excerpt": error.excerpt}
-    )
-    if error is not None and error.retry_after_s is not None:
-        line["error"]["retry_after_s"] = error.retry_after_s
+    line["error"] = None if error is None else failure_object(error)
     if record.timeout is not None:
         line["timeout"] = record.timeout
     if record.excerpt is not None:
@@ -123,6 +117,12 @@ def record_object(record: Record) -> dict[str, Any]:
     if record.shared is not None:
         line["shared"] = record.shared
     return line
+
+
+def failure_object(error: Failure) -> dict[str, Any]:
+    """A record's `error` as a JSON object."""
+    told = {"kind": error.kind, "message": error.message, "code": error.code, "excerpt": error.excerpt}
+    return told if error.retry_after_s is None else {**told, "retry_after_s": error.retry_after_s}
 
 
 def encode(obj: Mapping[str, Any]) -> bytes:
@@ -200,7 +200,7 @@ def step_object(
 # --- reading --------------------------------------------------------------------------------------------------------
 
 
-class _FaultError(Exception):
+class FaultError(Exception):
     """What is wrong with a line, without where it is."""
 
 
@@ -223,7 +223,7 @@ def decode_record(line: bytes | Mapping[str, Any], source: str = "log", number: 
     obj = decode_line(line, source, number) if isinstance(line, bytes) else line
     try:
         return _record(obj)
-    except _FaultError as error:
+    except FaultError as error:
         raise LogError(
             f"{source} line {number}: {error}",
             "a request's line needs id, step, concurrency, phase, scheduled_ns, done_ns and outcome; "
@@ -256,7 +256,7 @@ def decode_observation(line: bytes | Mapping[str, Any], source: str = "log", num
             looks=max(1, _int(seen, "looks") or 1),
             cache_block=_int(seen, "cache_block"),
         )
-    except _FaultError as error:
+    except FaultError as error:
         raise LogError(f"{source} line {number}: {error}", "delete steps.jsonl: it can be derived again") from error
 
 
@@ -302,7 +302,7 @@ def decode_stop(obj: Mapping[str, Any] | None) -> Stop | None:
             peak_goodput=_float(obj, "peak_goodput_req_s"),
             unsteady=obj.get("unsteady") is True,
         )
-    except _FaultError:
+    except FaultError:
         return None
 
 
@@ -330,7 +330,7 @@ def _record(obj: Mapping[str, Any]) -> Record:
     connect, error = _object(obj, "connect"), _object(obj, "error")
     flags = obj.get("flags") or []
     if not isinstance(flags, list | tuple):
-        raise _FaultError(f"flags must be a list, is {_shown(flags)}")
+        raise FaultError(f"flags must be a list, is {_shown(flags)}")
     return Record(
         id=_must(_str(obj, "id"), "id"),
         step=_must(_int(obj, "step"), "step"),
@@ -362,7 +362,7 @@ def _record(obj: Mapping[str, Any]) -> Record:
         flags=tuple(flag for flag in flags if flag in FLAGS),  # a newer version's flag is not ours to judge
         finish_reason=_str(obj, "finish_reason"),
         status=_int(obj, "status"),
-        error=_failure(error) if isinstance(obj.get("error"), Mapping) else None,
+        error=decode_failure(error) if isinstance(obj.get("error"), Mapping) else None,
         timeout=cast(Any, _enum(obj, "timeout", _TIMEOUTS)),
         excerpt=_str(obj, "excerpt"),
         server_id=_str(obj, "server_id"),
@@ -382,13 +382,14 @@ def _two(obj: Mapping[str, Any], key: str) -> tuple[int, int] | None:
     if found is None:
         return None
     if not isinstance(found, list | tuple) or len(found) != 2 or not all(type(n) is int for n in found):
-        raise _FaultError(f"{key} must be two whole numbers, is {_shown(found)}")
+        raise FaultError(f"{key} must be two whole numbers, is {_shown(found)}")
     if any(n not in _INT64 for n in found):
-        raise _FaultError(f"{key} is out of range")
+        raise FaultError(f"{key} is out of range")
     return found[0], found[1]
 
 
-def _failure(obj: Mapping[str, Any]) -> Failure:
+def decode_failure(obj: Mapping[str, Any]) -> Failure:
+    """A record's `error`. Raises FaultError."""
     code = obj.get("code")
     return Failure(
         kind=cast(Any, _must(_enum(obj, "kind", _FAILURE_KINDS), "error.kind")),
@@ -401,7 +402,7 @@ def _failure(obj: Mapping[str, Any]) -> Failure:
 
 def _attempts(found: Any) -> tuple[Attempt, ...]:
     if not isinstance(found, list) or not all(isinstance(one, Mapping) for one in found):
-        raise _FaultError("attempts must be a list of objects")
+        raise FaultError("attempts must be a list of objects")
     return tuple(Attempt(_int(one, "sent_ns"), _int(one, "status"), _int(one, "wait_ms")) for one in found)
 
 
@@ -413,22 +414,22 @@ def _events(obj: Mapping[str, Any]) -> Events | None:
     tokens = events.get("tokens") or [None] * len(gaps)
     # One pass in C over each list: a record has hundreds of events, and a run may have a million records.
     if not (isinstance(gaps, list) and isinstance(tokens, list) and isinstance(bounded, list)):
-        raise _FaultError("events must hold the lists gap_us, tokens and bounded")
+        raise FaultError("events must hold the lists gap_us, tokens and bounded")
     if set(map(type, gaps)) - {int} or set(map(type, tokens)) - {int, type(None)}:
-        raise _FaultError("events.gap_us must hold integers, events.tokens integers or null")
+        raise FaultError("events.gap_us must hold integers, events.tokens integers or null")
     if len(gaps) != len(tokens):
-        raise _FaultError(f"events has {len(gaps)} gaps but {len(tokens)} token counts")
+        raise FaultError(f"events has {len(gaps)} gaps but {len(tokens)} token counts")
     pairs = [tuple(pair) for pair in bounded if isinstance(pair, list | tuple)]
     if len(pairs) != len(bounded) or any(len(p) != 2 or set(map(type, p)) - {int} for p in pairs):
-        raise _FaultError("events.bounded must hold pairs of integers: [event index, bound in µs]")
+        raise FaultError("events.bounded must hold pairs of integers: [event index, bound in µs]")
     if any(not 0 <= index < len(gaps) for index, _ in pairs):
-        raise _FaultError("events.bounded names an event that is not there")
+        raise FaultError("events.bounded names an event that is not there")
     return Events(gaps, tokens, cast(list[tuple[int, int]], pairs))
 
 
 def _must(value: _T | None, key: str) -> _T:
     if value is None:
-        raise _FaultError(f"{key} is missing")
+        raise FaultError(f"{key} is missing")
     return value
 
 
@@ -436,27 +437,27 @@ def _int(obj: Mapping[str, Any], key: str) -> int | None:
     value = obj.get(key)
     if value is None or type(value) is int:
         return value
-    raise _FaultError(f"{key} must be an integer, is {_shown(value)}")
+    raise FaultError(f"{key} must be an integer, is {_shown(value)}")
 
 
 def _float(obj: Mapping[str, Any], key: str) -> float | None:
     value = obj.get(key)
     if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
         return value
-    raise _FaultError(f"{key} must be a number, is {_shown(value)}")
+    raise FaultError(f"{key} must be a number, is {_shown(value)}")
 
 
 def _str(obj: Mapping[str, Any], key: str) -> str | None:
     value = obj.get(key)
     if value is None or isinstance(value, str):
         return value
-    raise _FaultError(f"{key} must be text, is {_shown(value)}")
+    raise FaultError(f"{key} must be text, is {_shown(value)}")
 
 
 def _enum(obj: Mapping[str, Any], key: str, allowed: Sequence[str]) -> str | None:
     value = _str(obj, key)
     if value is not None and value not in allowed:
-        raise _FaultError(f"{key} is {_shown(value)}, not one of {', '.join(allowed)}")
+        raise FaultError(f"{key} is {_shown(value)}, not one of {', '.join(allowed)}")
     return value
 
 
@@ -465,7 +466,7 @@ def _object(obj: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, Mapping):
-        raise _FaultError(f"{key} must be an object, is {_shown(value)}")
+        raise FaultError(f"{key} must be an object, is {_shown(value)}")
     return value
 
 

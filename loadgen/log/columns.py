@@ -7,7 +7,7 @@ While records come in, a `ColumnBuilder` keeps them packed: some 30 bytes a requ
 from __future__ import annotations
 
 from array import array
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, get_args
 
@@ -16,13 +16,14 @@ from numpy.typing import NDArray
 
 from ..errors import Failure
 from ..records import FLAGS, OUTCOMES, PHASES, TOKEN_SOURCES, Record, TimeoutKind
-from .packed import NULL, Int64, Packed, join, one_for_all, pack, take
+from .packed import NULL, Int64, Packed, join, one_for_all, pack, take, take_runs
 
 __all__ = ["NULL", "TIMEOUTS", "UNKNOWN", "Bools", "ColumnBuilder", "Columns", "Int64", "columns"]
 
 INT32_MAX = int(np.iinfo(np.int32).max)
 BLOCK_ROWS, BLOCK_EVENTS = 1024, 16384  # what is kept as it came until it is packed
 PART_EVENTS = 1 << 18  # of `Columns.parts`
+MANY_RUNS = 4  # rows in a run of them, from which on runs are quicker to take than rows
 UNKNOWN = -1  # of a code, an event's token count, an event's bound
 
 TIMEOUTS: tuple[str, ...] = get_args(TimeoutKind)
@@ -127,22 +128,37 @@ class Columns:
                 yield self.at(rows)
 
     def at(self, rows: Int64) -> Columns:
-        """These rows, in this order, with their events."""
+        """These rows, in this order, with their events. Rows that follow each other are taken together, and a single
+        such run shares its memory with this."""
         counts = np.diff(self.event_offsets)[rows]
         offsets = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
-        events = np.repeat(self.event_offsets[:-1][rows] - offsets[:-1], counts) + np.arange(offsets[-1])
+        runs = _runs(rows)
+        few = len(runs) <= 1 + len(rows) // MANY_RUNS
+        if few:
+            spans = [(int(self.event_offsets[a]), int(self.event_offsets[b])) for a, b in runs]
+        else:
+            events = np.repeat(self.event_offsets[:-1][rows] - offsets[:-1], counts) + np.arange(offsets[-1])
         kept: dict[str, Any] = {"event_offsets": offsets}
         for field in fields(self):
             name, values = field.name, getattr(self, field.name)
             if name in ("models", "peers"):
                 kept[name] = values
             elif name in ("ids", "errors"):
-                kept[name] = [values[i] for i in rows] if values else []
+                kept[name] = [one for a, b in runs for one in values[a:b]] if values else []
             elif name in ("event_ns", "event_tokens", "event_bound_us"):
-                kept[name] = take(values, events)
+                kept[name] = take_runs(values, spans) if few else take(values, events)
             elif name != "event_offsets":
-                kept[name] = take(values, rows)
+                kept[name] = take(values, rows) if len(runs) > 1 else take_runs(values, runs)
         return Columns(**kept)
+
+
+def _runs(rows: Int64) -> list[tuple[int, int]]:
+    """Rows → [start, end) of those that follow each other, in their order."""
+    if not len(rows):
+        return []
+    cuts = np.flatnonzero(np.diff(rows) != 1) + 1
+    starts, ends = rows[np.concatenate(([0], cuts))], rows[np.concatenate((cuts - 1, [-1]))] + 1
+    return list(zip(starts.tolist(), ends.tolist(), strict=True))
 
 
 _CODES: dict[str, dict[str, int]] = {
@@ -168,6 +184,11 @@ _NEAR = dict.fromkeys(("sent_ns", "first_byte_ns", "first_token_ns", "last_token
 _NEAR |= {"first_content_ns": "first_token_ns", "done_ns": "last_token_ns"}
 
 
+def row_names() -> tuple[str, ...]:
+    """The columns of a block's rows, in their order."""
+    return _ROW
+
+
 def columns(records: Iterable[Record]) -> Columns:
     """Read records once, keeping nothing of them but numbers, ids and failures."""
     builder = ColumnBuilder()
@@ -177,7 +198,7 @@ def columns(records: Iterable[Record]) -> Columns:
 
 
 @dataclass(frozen=True, slots=True)
-class _Block:
+class Block:
     """Rows that are packed, a column for each of `_ROW`; and their events, with (event, bound in µs) pairs for those
     that are bounded."""
 
@@ -187,8 +208,31 @@ class _Block:
     bounds: Int64
 
 
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """n records as columns of Python values, their events as arrays.
+
+    `integers` holds all whole numbers of a row by name, None for NULL. `n_events` is -1 where no events were logged;
+    `bounds` lists (event, bound in µs), events counted from the first row's first."""
+
+    ids: list[str]
+    errors: dict[int, Failure]
+    phases: Sequence[str]
+    outcomes: Sequence[str]
+    sources: Sequence[str | None]
+    timeouts: Sequence[str | None]
+    models: Sequence[str | None]
+    peers: Sequence[str | None]
+    integers: Mapping[str, Sequence[int | None]]
+    n_events: Int64
+    gaps: Int64
+    tokens: Int64
+    bounds: Int64
+
+
 class ColumnBuilder:
-    """Takes records one by one and can be read at any time. `ids=False` drops the ids, which only readers need."""
+    """Takes records one by one, or many at once, and can be read at any time. `ids=False` drops the ids, which only
+    readers need."""
 
     __slots__ = ("_blocks", "_bounds", "_errors", "_gaps", "_ids", "_models", "_n", "_peers", "_rows", "_tokens")
 
@@ -198,7 +242,7 @@ class ColumnBuilder:
         self._models: dict[str, int] = {}  # name → code
         self._peers: dict[str, int] = {}
         self._n = 0
-        self._blocks: list[_Block] = []
+        self._blocks: list[Block] = []
         self._rows, self._gaps, self._tokens, self._bounds = array("q"), array("q"), array("q"), array("q")
 
     def __len__(self) -> int:
@@ -232,8 +276,36 @@ class ColumnBuilder:
             self._gaps.extend(r.events.gap_us)
             _extend_tokens(self._tokens, r.events.tokens, n)
         if len(self._rows) >= BLOCK_ROWS * len(_ROW) or len(self._gaps) >= BLOCK_EVENTS:
-            self._blocks.append(self._packed())
-            self._rows, self._gaps, self._tokens, self._bounds = array("q"), array("q"), array("q"), array("q")
+            self._pack()
+
+    def add_rows(self, rows: Rows) -> None:
+        """Keep these records. Raises TypeError, KeyError or OverflowError, and keeps none, where a value is not of its
+        kind."""
+        n = len(rows.ids)
+        columns = {name: _whole(values) for name, values in rows.integers.items()}
+        coded = ("phase", rows.phases), ("outcome", rows.outcomes), ("source", rows.sources), ("timeout", rows.timeouts)
+        for name, values in coded:
+            columns[name] = np.array([UNKNOWN if v is None else _CODES[name][v] for v in values], dtype=np.int64)
+        models, peers = self._models, self._peers
+        columns["model"] = np.array([UNKNOWN if m is None else models.setdefault(m, len(models)) for m in rows.models])
+        columns["peer"] = np.array([UNKNOWN if p is None else peers.setdefault(p, len(peers)) for p in rows.peers])
+        columns["has_events"], columns["events"] = (rows.n_events >= 0).astype(np.int64), np.maximum(rows.n_events, 0)
+        if self._rows:
+            self._pack()
+        if self._ids is not None:
+            self._ids.extend(rows.ids)
+        self._errors.update({self._n + place: error for place, error in rows.errors.items()})
+        self._n += n
+        packed = tuple(pack(columns[name], _reference(name, columns)) for name in _ROW)
+        some = len(rows.gaps) > 0
+        self._blocks.append(
+            Block(
+                rows=packed,
+                gaps=pack(rows.gaps) if some else None,
+                tokens=pack(np.minimum(rows.tokens, INT32_MAX)) if some else None,
+                bounds=rows.bounds,
+            )
+        )
 
     def snapshot(self) -> ColumnBuilder:
         """The rows so far, for another thread: cheap, and what is added to this one does not show."""
@@ -247,21 +319,57 @@ class ColumnBuilder:
 
     def columns(self, *, events: bool = True) -> Columns:
         """The columns of all rows; without `events` as if none had been logged."""
-        blocks = [*self._blocks, self._packed()] if self._rows else self._blocks
+        return self._assembled(range(len(self._all())), events)
+
+    def of_step(self, step: int) -> Columns:
+        """The columns of one step's rows: what a whole run's events would take need not be in memory at once."""
+        at = _AT["step"]
+        mine = [i for i, block in enumerate(self._all()) if _holds(block.rows[at], step)]
+        found = self._assembled(mine, events=True)
+        return found.where(found.step == step)
+
+    def steps(self) -> list[int]:
+        """As `Columns.steps`."""
+        return self.columns(events=False).steps()
+
+    def packed(self) -> tuple[list[Block], list[str], dict[int, Failure], list[str], list[str]]:
+        """What it holds, to be kept elsewhere: blocks, ids, errors by row, models, peers."""
+        return self._all(), self._ids or [], self._errors, list(self._models), list(self._peers)
+
+    @classmethod
+    def of(
+        cls, blocks: list[Block], ids: list[str], errors: dict[int, Failure], models: list[str], peers: list[str]
+    ) -> ColumnBuilder:
+        """The other way round."""
+        found = cls()
+        found._blocks, found._ids, found._errors = list(blocks), list(ids), dict(errors)
+        found._n = sum(block.rows[0].n for block in blocks)
+        found._models = {name: i for i, name in enumerate(models)}
+        found._peers = {name: i for i, name in enumerate(peers)}
+        return found
+
+    def _all(self) -> list[Block]:
+        return [*self._blocks, self._packed()] if self._rows else self._blocks
+
+    def _assembled(self, places: Sequence[int], events: bool) -> Columns:
+        """The rows of the blocks at these places."""
+        every = self._all()
+        starts = np.concatenate(([0], np.cumsum([block.rows[0].n for block in every]))).astype(int).tolist()
+        blocks = [every[i] for i in places]
+        spans = [(starts[i], starts[i + 1]) for i in places]
         rows: dict[str, Any] = {}
         for name, at in _AT.items():
             rows[name] = join([block.rows[at] for block in blocks], _reference(name, rows))
+        n = sum(end - start for start, end in spans)
         if not events:
-            rows["has_events"] = rows["events"] = np.zeros(self._n, dtype=np.int64)
+            rows["has_events"] = rows["events"] = np.zeros(n, dtype=np.int64)
         offsets = np.concatenate(([0], np.cumsum(rows.pop("events")))).astype(np.int64)
-        errors: list[Failure | None] = [None] * self._n
-        for place, error in self._errors.items():
-            errors[place] = error
+        failed = self._errors.get
         return Columns(
             models=list(self._models),
             peers=list(self._peers),
-            ids=[] if self._ids is None else list(self._ids),
-            errors=errors,
+            ids=[one for start, end in spans for one in self._ids[start:end]] if self._ids is not None else [],
+            errors=[failed(row) for start, end in spans for row in range(start, end)],
             connect_us=_side_by_side([rows.pop(name) for name in ("dns_us", "tcp_us", "tls_us")]),
             has_events=rows.pop("has_events") != 0,
             event_offsets=offsets,
@@ -269,15 +377,23 @@ class ColumnBuilder:
             **{name: values.astype(np.int8) if name in _CODES else values for name, values in rows.items()},
         )
 
-    def _packed(self) -> _Block:
+    def _pack(self) -> None:
+        self._blocks.append(self._packed())
+        self._rows, self._gaps, self._tokens, self._bounds = array("q"), array("q"), array("q"), array("q")
+
+    def _packed(self) -> Block:
         """What came since the last block."""
         rows = dict(zip(_ROW, np.ascontiguousarray(_int64(self._rows).reshape(-1, len(_ROW)).T), strict=True))
-        return _Block(
+        return Block(
             rows=tuple(pack(values, _reference(name, rows)) for name, values in rows.items()),
             gaps=pack(_int64(self._gaps)) if self._gaps else None,
             tokens=pack(np.minimum(_int64(self._tokens), INT32_MAX)) if self._gaps else None,
             bounds=_int64(self._bounds).reshape(-1, 2),
         )
+
+
+def _holds(column: Packed, value: int) -> bool:
+    return column.base == value if column.codes is None else bool((join([column]) == value).any())
 
 
 def _reference(name: str, rows: Mapping[str, Int64]) -> Int64 | None:
@@ -288,7 +404,7 @@ def _reference(name: str, rows: Mapping[str, Int64]) -> Int64 | None:
     return near if _NEAR[name] == "scheduled_ns" else np.where(near == NULL, rows["scheduled_ns"], near)
 
 
-def _events(blocks: list[_Block], scheduled_ns: Int64, sent_ns: Int64, offsets: Int64) -> dict[str, Any]:
+def _events(blocks: list[Block], scheduled_ns: Int64, sent_ns: Int64, offsets: Int64) -> dict[str, Any]:
     """The events of all blocks, the stamps block by block, so that only what is returned takes room."""
     stamps = np.empty(offsets[-1], dtype=np.int64)
     tokens = join([block.tokens for block in blocks if block.tokens is not None])
@@ -323,16 +439,32 @@ def _side_by_side(parts: list[Int64]) -> Int64:
     return np.stack(parts, axis=1)
 
 
+def flag_bits(flags: Sequence[str]) -> int:
+    """Flags by name → bit i for records.FLAGS[i]; a newer version's are not known here."""
+    bits = 0
+    for flag in flags:
+        bits |= _FLAG_BITS.get(flag, 0)
+    return bits
+
+
+def _whole(values: Sequence[int | None]) -> Int64:
+    kinds = set(map(type, values))
+    if kinds == {int}:
+        return np.array(values, dtype=np.int64)
+    if kinds == {type(None)}:
+        return np.full(len(values), NULL)
+    if kinds != {int, type(None)}:
+        raise TypeError("not whole numbers")
+    return np.array([NULL if value is None else value for value in values], dtype=np.int64)
+
+
 def _ints(r: Record) -> tuple[int | None, ...]:
     """The values of _INT64_FIELDS, in that order."""
-    flags = 0
-    for flag in r.flags:
-        flags |= _FLAG_BITS[flag]
     return (
         r.step,
         r.concurrency,
         r.worker,
-        flags,
+        flag_bits(r.flags),
         r.status,
         r.scheduled_ns,
         r.sent_ns,

@@ -88,6 +88,14 @@ def take(values: NDArray[Any], rows: NDArray[Any]) -> NDArray[Any]:
     return values[rows]  # type: ignore[no-any-return]
 
 
+def take_runs(values: NDArray[Any], runs: Sequence[tuple[int, int]]) -> NDArray[Any]:
+    """The values in these [start, end), one run after the other; a single run is a view."""
+    if one_for_all(values):
+        return np.broadcast_to(values[0], (sum(b - a for a, b in runs), *values.shape[1:]))
+    parts = [values[a:b] for a, b in runs]
+    return parts[0] if len(parts) == 1 else np.concatenate(parts) if parts else values[:0]
+
+
 def one_for_all(values: NDArray[Any]) -> bool:
     """Is this one value (or row of values) that takes no room however often it stands there?"""
     return values.strides[0] == 0 and len(values) > 0

@@ -18,12 +18,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
+import itertools
 import os
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -93,7 +95,7 @@ class RunFolder:
         while True:
             path = parent / (f"{stamp}-{slug}" if count == 1 else f"{stamp}-{slug}-{count}")
             try:
-                path.mkdir()
+                path.mkdir(0o755)
             except FileExistsError:
                 count += 1
                 continue
@@ -106,7 +108,8 @@ class RunFolder:
         target, temporary = self.path / MANIFEST, self.path / (MANIFEST + ".tmp")
         data = orjson.dumps(codec.plain(manifest), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
         try:
-            with temporary.open("wb") as file:
+            made = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+            with os.fdopen(made, "wb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
@@ -231,6 +234,14 @@ def check_folder(parent: str | Path) -> None:
 # --- reading --------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Some records of a run: as they were read, and as the lines of the log where it has such."""
+
+    lines: list[bytes] | None
+    records: Callable[[], Iterator[Record]]
+
+
 @dataclass(slots=True)
 class Run:
     """A run that was read: its facts at once, its records one by one.
@@ -248,9 +259,9 @@ class Run:
     truncated_lines: int = 0
     is_csv: bool = False
     foreign: foreign.Foreign | None = None  # where another tool wrote the log
+    truncated_beside: int = 0  # of `truncated_lines`, those of the steps and of the server's samples
     _files: list[tuple[str, Path | BinaryIO]] = field(default_factory=list)
     _loaded: list[Record] | None = None
-    _truncated_beside: int = 0
 
     @property
     def status(self) -> str:
@@ -279,7 +290,7 @@ class Run:
             return
         # A merge that was interrupted leaves records both in their part file and in the merged one.
         seen: set[str] | None = set() if len(self._files) > 1 else None
-        self.truncated_lines = self._truncated_beside
+        self.truncated_lines = self.truncated_beside
         for name, file in self._files:
             for number, obj in self._lines(name, file):
                 if obj.get("kind", "request") != "request":
@@ -291,22 +302,43 @@ class Run:
                     seen.add(record.id)
                 yield record
 
+    def files(self) -> list[Path]:
+        """The files of a run folder that hold its records; none where it was read from elsewhere."""
+        found = [file for _, file in self._files if isinstance(file, Path)]
+        return found if self._loaded is None and len(found) == len(self._files) else []
+
+    def blocks(self, size: int) -> Iterator[Block]:
+        """The same records, `size` lines at a time where they are lines of one file, else all at once."""
+        if self._loaded is not None or len(self._files) != 1:
+            yield Block(None, self.records)
+            return
+        self.truncated_lines = self.truncated_beside
+        ((name, file),) = self._files
+        with _opened(file) as lines:
+            number = 1
+            while block := list(itertools.islice(lines, size)):
+                yield Block(block, functools.partial(self._decoded, name, block, number))
+                number += len(block)
+
+    def _decoded(self, name: str, lines: Iterable[bytes], first: int) -> Iterator[Record]:
+        for number, obj in self._objects(name, lines, first):
+            if obj.get("kind", "request") == "request":
+                yield codec.decode_record(obj, name, number)
+
     def _lines(self, name: str, file: Path | BinaryIO) -> Iterator[tuple[int, dict[str, Any]]]:
-        with contextlib.ExitStack() as stack:
-            if isinstance(file, Path):
-                opened: BinaryIO = stack.enter_context(_open(file))
-            else:
-                opened = file
-                opened.seek(0)
-            for number, line in enumerate(opened, 1):
-                if not line.strip():
-                    continue
-                try:
-                    yield number, codec.decode_line(line, name, number)
-                except LogError:
-                    if line.endswith(b"\n"):
-                        raise
-                    self.truncated_lines += 1
+        with _opened(file) as lines:
+            yield from self._objects(name, lines, 1)
+
+    def _objects(self, name: str, lines: Iterable[bytes], first: int) -> Iterator[tuple[int, dict[str, Any]]]:
+        for number, line in enumerate(lines, first):
+            if not line.strip():
+                continue
+            try:
+                yield number, codec.decode_line(line, name, number)
+            except LogError:
+                if line.endswith(b"\n"):
+                    raise
+                self.truncated_lines += 1
 
 
 def open_run(path: str | Path) -> Run:
@@ -357,7 +389,7 @@ def _open_folder(folder: Path, source: str, files: list[Path]) -> Run:
     if (folder / SERVER).is_file():
         name = str(folder / SERVER)
         run.server = [decode_server(obj, name, number) for number, obj in run._lines(name, folder / SERVER)]
-    run._truncated_beside = run.truncated_lines
+    run.truncated_beside = run.truncated_lines
     return run
 
 
@@ -420,6 +452,17 @@ def _manifest(path: Path) -> dict[str, Any] | None:
     if not isinstance(manifest, dict):
         raise LogError(f"{path} is not a manifest: it holds no JSON object", "move it away")
     return manifest
+
+
+@contextlib.contextmanager
+def _opened(file: Path | BinaryIO) -> Iterator[BinaryIO]:
+    """A log at its start."""
+    if isinstance(file, Path):
+        with _open(file) as opened:
+            yield opened
+    else:
+        file.seek(0)
+        yield file
 
 
 def _open(path: Path) -> BinaryIO:

@@ -1,0 +1,192 @@
+"""What was made of a long log, kept beside it so that the next reader need not read the log again.
+
+    results/RUN/.loadgen-cache/     safe to delete at any time
+      columns                       the packed columns
+      digest-….json                 what they say, for one set of objectives
+
+1. Never stale: the file names the log's files as they were before they were read (name, size, time of change, the
+   checksum of the end of each). One that is not exactly so is not used, and is written anew.
+2. Never in the way: a folder that cannot be written to, a full disk or a damaged file only costs the time to read the
+   log.
+3. Never half-written: written under another name, then renamed.
+
+Layout of `columns`: one line of JSON (`head`), then the arrays it tells of, each as its bytes, one after the other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import re
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import orjson
+
+from ..errors import Failure
+from . import codec
+from .columns import Block, ColumnBuilder, row_names
+from .packed import Packed
+
+if TYPE_CHECKING:
+    from .store import Run
+
+FOLDER, COLUMNS = ".loadgen-cache", "columns"
+VERSION = 1  # of this layout
+LEAST_BYTES = 16 << 20  # of a log; a shorter one is read in less than a second
+MOST_DIGESTS = 8
+REQUEST_FILE = re.compile(r"requests(-.*)?\.jsonl")
+_TAIL = 1 << 16
+_KINDS = (None, np.dtype(np.uint8), np.dtype(np.uint16), np.dtype(np.uint32), np.dtype(np.int64))
+
+
+class Identity(NamedTuple):
+    """What a log's files were at one moment."""
+
+    files: tuple[tuple[str, int, int, int], ...]  # name, size, time of change in ns, checksum of the end
+    size: int
+
+
+def identity(files: Sequence[Path]) -> Identity | None:
+    """Of these files now; None where one cannot be read."""
+    found = []
+    try:
+        for path in files:
+            with path.open("rb") as file:
+                told = os.fstat(file.fileno())
+                file.seek(max(0, told.st_size - _TAIL))
+                found.append((path.name, told.st_size, told.st_mtime_ns, zlib.crc32(file.read(_TAIL))))
+    except OSError:
+        return None
+    return Identity(tuple(found), sum(size for _, size, _, _ in found))
+
+
+def place_of(run: Run) -> tuple[Path, Identity] | None:
+    """Where what is made of this run's log can be kept, and what the log is now; None for one that is not of a run
+    folder, or so short that it is read as fast."""
+    files = run.files()
+    if not files or any(not REQUEST_FILE.fullmatch(file.name) for file in files):
+        return None
+    now = identity(files)
+    return None if now is None or now.size < LEAST_BYTES else (files[0].parent, now)
+
+
+def load(folder: Path, of: Identity) -> tuple[ColumnBuilder, int] | None:
+    """The columns kept for exactly these files, and how many half-written lines the log had; None where there are none.
+    Their arrays are read from the file as they are looked at."""
+    try:
+        with (folder / FOLDER / COLUMNS).open("rb") as file:
+            start = file.readline(1 << 30)
+            head = orjson.loads(start)
+            if head["version"] != VERSION or head["files"] != [list(one) for one in of.files]:
+                return None
+            if head["names"] != list(row_names()):
+                return None
+            return _unpacked(memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)), len(start), head)
+    except (OSError, ValueError, KeyError, TypeError, IndexError, codec.FaultError):
+        return None
+
+
+def keep(folder: Path, of: Identity, builder: ColumnBuilder, truncated_lines: int) -> None:
+    """Keep the columns read from these files. Nothing is said where that cannot be done: it is only slower then."""
+    blocks, ids, errors, models, peers = builder.packed()
+    listed = [_column(packed) for block in blocks for packed in _columns_of(block)]
+    text = orjson.dumps(ids)
+    head = {
+        "version": VERSION,
+        "files": of.files,
+        "names": row_names(),
+        "truncated_lines": truncated_lines,
+        "columns": len(listed),
+        "bounds": [len(block.bounds) for block in blocks],
+        "models": models,
+        "peers": peers,
+        "errors": [[row, codec.failure_object(one)] for row, one in errors.items()],
+        "ids": len(text),
+    }
+
+    def parts() -> Iterator[bytes | memoryview]:
+        yield codec.encode(head)
+        yield text
+        yield np.array(listed, dtype=np.int64).tobytes()
+        for block in blocks:
+            for packed in _columns_of(block):
+                if packed is not None and packed.codes is not None:
+                    yield np.ascontiguousarray(packed.codes).data
+            yield np.ascontiguousarray(block.bounds).data
+
+    _write(folder / FOLDER, COLUMNS, parts())
+
+
+def recall(folder: Path, key: str) -> bytes | None:
+    """What was kept under this key."""
+    try:
+        return (folder / FOLDER / f"digest-{key}.json").read_bytes()
+    except OSError:
+        return None
+
+
+def remember(folder: Path, key: str, text: bytes) -> None:
+    """Keep this; of those kept before, the latest few stay."""
+    _write(folder / FOLDER, f"digest-{key}.json", iter([text]))
+    with contextlib.suppress(OSError):
+        kept = sorted((folder / FOLDER).glob("digest-*.json"), key=lambda path: path.stat().st_mtime_ns)
+        for path in kept[:-MOST_DIGESTS]:
+            path.unlink()
+
+
+def _write(place: Path, name: str, parts: Iterable[bytes | memoryview]) -> None:
+    temporary = place / f"{name}.{os.getpid()}.tmp"
+    try:
+        place.mkdir(exist_ok=True)
+        with temporary.open("wb") as file:
+            for part in parts:
+                file.write(part)
+        temporary.replace(place / name)
+    except OSError:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        with contextlib.suppress(OSError):
+            place.rmdir()  # only if there is nothing in it
+
+
+def _columns_of(block: Block) -> tuple[Packed | None, ...]:
+    return (*block.rows, block.gaps, block.tokens)
+
+
+def _column(packed: Packed | None) -> tuple[int, int, int]:
+    """How many values (-1: there is no such column), the base, which kind of codes."""
+    if packed is None:
+        return -1, 0, 0
+    return packed.n, packed.base, 0 if packed.codes is None else _KINDS.index(packed.codes.dtype)
+
+
+def _unpacked(data: memoryview, at: int, head: Mapping[str, Any]) -> tuple[ColumnBuilder, int]:
+    """The file's bytes from `at` on → its columns. Raises ValueError where it ends too early."""
+    ids: list[str] = orjson.loads(data[at : at + head["ids"]])
+    at += head["ids"]
+    listed = np.frombuffer(data, dtype=np.int64, count=3 * head["columns"], offset=at).reshape(-1, 3).tolist()
+    at += 24 * len(listed)
+    width = len(row_names()) + 2
+    blocks = []
+    for i, n_bounds in enumerate(head["bounds"]):
+        columns: list[Packed | None] = []
+        for n, base, kind in listed[i * width : (i + 1) * width]:
+            dtype = _KINDS[kind]
+            codes = None
+            if dtype is not None:
+                codes = np.frombuffer(data, dtype=dtype, count=n, offset=at)
+                at += codes.nbytes
+            columns.append(None if n < 0 else Packed(n, base, codes))
+        bounds = np.frombuffer(data, dtype=np.int64, count=2 * n_bounds, offset=at).reshape(-1, 2)
+        at += bounds.nbytes
+        *rows, gaps, tokens = columns
+        blocks.append(Block(tuple(one for one in rows if one is not None), gaps, tokens, bounds))
+    if at != len(data):
+        raise ValueError("not the length it should have")
+    errors: dict[int, Failure] = {int(row): codec.decode_failure(told) for row, told in head["errors"]}
+    return ColumnBuilder.of(blocks, ids, errors, head["models"], head["peers"]), int(head["truncated_lines"])

@@ -8,7 +8,7 @@ import click
 
 from ..errors import Exit, LogError, UsageError
 from .export import reader_gone
-from .values import Whole, screen_width
+from .values import Number, Whole, screen_width
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,6 +27,7 @@ Examples:
   loadgen report results/RUN --slo ttft_p95=300ms --slo tpot_p95=40ms
   loadgen report results/RUN --details --step 3
   loadgen report results/RUN --by input,output
+  loadgen report results/RUN --html page.html --gpus 8 --price 2.50
   loadgen report measured-by-anyone.csv
   loadgen report vllm-bench.json --definitions guidellm
   loadgen report results/RUN --json | jq '.steps[] | {max_concurrency, output_throughput, p95_ttft_ms, failed}'
@@ -42,6 +43,12 @@ Examples:
 @click.option("--definitions", type=click.Choice(TOOLS), help="Also as this tool would count the same requests.")
 @click.option("--step", type=Whole(0), metavar="N", help="Only this step, with its details.")
 @click.option("--json", "as_json", is_flag=True, help="JSON with the keys of `vllm bench serve` where it has one.")
+@click.option("--html", metavar="FILE", help="A page with charts instead, complete in itself; - is stdout.")
+@click.option("--lang", type=click.Choice(["en", "zh"]), default="en", show_default=True, help="Language of the page.")
+@click.option(
+    "--gpus", type=Whole(1, 1_000_000), metavar="N", help="GPUs that served it: the page tells what each gave."
+)
+@click.option("--price", type=Number(above=0), metavar="AMOUNT", help="Of one GPU for an hour, in any currency.")
 def report(
     path: str,
     slo_texts: tuple[str, ...],
@@ -50,6 +57,10 @@ def report(
     definitions: str | None,
     step: int | None,
     as_json: bool,
+    html: str | None,
+    lang: str,
+    gpus: int | None,
+    price: float | None,
 ) -> int:
     """Say what a log means.
 
@@ -61,54 +72,39 @@ def report(
     """
     import sys
 
-    from ..analysis import summarise_run
     from ..analysis.buckets import by_buckets
     from ..analysis.conventions import counted as counted_by
     from ..log.codec import encode, plain
-    from ..log.columns import columns
-    from ..log.store import open_run
-    from ..records import FAILED_OUTCOMES, OUTCOMES
     from ..report.bucketed import bucket_lines, buckets_object
     from ..report.conventions import counted_lines, counted_object
-    from ..report.facts import facts_of
     from ..report.jsonout import report_object
     from ..report.text import render
-    from ..slo import parse_slo
+    from .reading import check_page, check_price, findings_of, read_run, view_of, write_page
 
     axes = _axes(by) if by is not None else ()
-    asked = parse_slo(slo_texts) if slo_texts else None
-    run = open_run(path)
-    table = columns(run.records())
-    slo = asked if asked is not None else manifest_slo(run.manifest)
-    summaries = summarise_run(table, slo, run.observations, run.server, uncounted=run.uncounted)
-    marks = marks_of(run, summaries, slo, again=asked is not None)
-    if step is not None:
-        if step not in marks:
-            listed = f"it has {', '.join(map(str, marks))}" if marks else "it has none"
-            raise UsageError(f"{run.source} has no step {step}", listed)
-        summaries, marks = [s for s in summaries if s.step == step], {step: marks[step]}
-    stop = answer_again(summaries, marks) if asked is not None else run.stop if step is None else None
-    failed = [OUTCOMES.index(outcome) for outcome in FAILED_OUTCOMES]
-    facts = facts_of(
-        run.manifest,
-        source=run.source,
-        status=run.status,
-        requests=len(table),
-        failed=sum(int((table.outcome == code).sum()) for code in failed),
-        truncated_lines=run.truncated_lines,
-        is_csv=run.is_csv,
-    )
-    counted = table.without(run.uncounted)
-    buckets = by_buckets(counted.where(counted.step == step) if step is not None else counted, axes, summaries)
+    if html is not None:
+        check_page(html, path, as_json=as_json)
+        check_price(gpus, price)
+    told = read_run(path, slo_texts, step)
+    run, facts = told.run, told.facts
+    summaries, marks, stop, slo = told.summaries, told.marks, told.stop, told.slo
+    if html is not None:
+        from ..report.page.run import run_page
+
+        view = view_of(told, gpus=gpus, price=price, language=lang, by=axes)
+        write_page(html, run_page(view, findings_of(told)))
+        if not as_json:
+            return _exit(marks) if told.judged_again else Exit.DONE
+    buckets = by_buckets(told.counted, axes, summaries) if axes else []
     durations = run.foreign.durations_s if run.foreign else {}
     named = definitions or ""
-    others = [counted_by(named, counted, s.step, durations.get(s.step)) for s in summaries if definitions]
+    others = [counted_by(named, told.counted, s.step, durations.get(s.step)) for s in summaries if definitions]
     try:
         if as_json:
-            told = report_object(facts, summaries, marks, stop, slo)
+            whole_report = report_object(facts, summaries, marks, stop, slo)
             more = {"by": plain(buckets_object(buckets))} if axes else {}
             more |= {"counted_as": plain(counted_object(others))} if definitions else {}
-            sys.stdout.buffer.write(encode({**told, **more}))
+            sys.stdout.buffer.write(encode({**whole_report, **more}))
             sys.stdout.buffer.flush()
         else:
             whole = details or step is not None
@@ -119,7 +115,7 @@ def report(
                 click.echo("\n" + "\n".join(counted_lines(others, summaries)))
     except BrokenPipeError:
         reader_gone()
-    return Exit.DONE if asked is None else _exit(marks)
+    return _exit(marks) if told.judged_again else Exit.DONE
 
 
 def _axes(text: str) -> tuple[str, ...]:
@@ -176,10 +172,11 @@ def marks_of(run: Run, summaries: Sequence[StepSummary], slo: Slo, *, again: boo
 
 
 def answer_again(summaries: Sequence[StepSummary], marks: Mapping[int, Mark]) -> Stop | None:
-    """What the measured levels say under other objectives; of a level measured twice the later step counts."""
+    """What the measured levels say under other objectives; of a level measured twice the longer step counts, of equal
+    ones the later."""
     from ..records import Stop
 
-    last = {s.load: (s, marks[s.step]) for s in summaries}
+    last = {s.load: (s, marks[s.step]) for s in sorted(summaries, key=lambda s: s.judged)}
     unit = "requests/s" if any(s.rate is not None for s in summaries) else "concurrent requests"
     if not last:
         return None

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from ..records import AskedLengths, StepSummary
 from .numbers import number
 
 LEAST = 30  # requests, of which something can be said
 DEVIATION = 0.05  # of the mean; below it nobody's figures move
+DEVIATIONS = {"p50": 0.05, "p90": 0.05, "p99": 0.10}
 STANDARD_ERRORS = 4.0
 
 
@@ -29,30 +30,38 @@ def asked_line(summary: StepSummary, workload: Mapping[str, Mapping[str, float]]
 
 
 def asked_notes(summaries: Sequence[StepSummary], workload: Mapping[str, Mapping[str, float]]) -> list[str]:
-    """Where the mean length of a step's requests is not that of the workload, beyond chance."""
-    found: dict[str, tuple[float, str]] = {}
+    """Where the lengths of a step's requests are not those of the workload, beyond chance: the mean, or else the
+    percentile that is furthest off."""
+    found: dict[str, tuple[bool, float, str]] = {}
     for summary in summaries:
         for side, seen in summary.asked.items():
             if side not in workload:
                 continue
-            off = _deviation(seen, workload[side]["mean"])
-            if off and abs(off) > abs(found.get(side, (0.0, ""))[0]):
-                found[side] = (
-                    off,
-                    f"the {side}s that step {summary.step} asked for have {number(seen.mean)} tokens in the mean of"
-                    f" {seen.n:,} requests, where the workload's have {number(workload[side]['mean'])}"
-                    f" ({100 * off:+.0f} %, beyond chance)",
+            for figure, off, is_, own in _deviations(seen, workload[side]):
+                worst = figure == "mean", abs(off)
+                if worst <= found.get(side, (False, 0.0, ""))[:2]:
+                    continue
+                mean = figure == "mean"
+                have, has = (number(n) if mean else f"{n:,.0f}" for n in (is_, own))
+                text = (
+                    f"the {side}s that step {summary.step} asked for have {have} tokens"
+                    f" {'in the mean' if mean else f'at {figure}'} of {seen.n:,} requests, where the workload's have"
+                    f" {has} ({100 * off:+.0f} %, beyond chance)"
                 )
-    return [text for _, text in found.values()]
+                found[side] = (*worst, text)
+    return [text for _, _, text in found.values()]
 
 
-def _deviation(seen: AskedLengths, mean: float) -> float:
-    """By what share of the workload's mean; 0 where chance may do it."""
-    if seen.n < LEAST or not mean:
-        return 0.0
-    off = seen.mean - mean
-    beyond = abs(off) > STANDARD_ERRORS * seen.std / math.sqrt(seen.n) and abs(off) > DEVIATION * mean
-    return off / mean if beyond else 0.0
+def _deviations(seen: AskedLengths, own: Mapping[str, float]) -> Iterator[tuple[str, float, float, float]]:
+    """(figure, by what share of the workload's, what it is, what the workload's is) where chance does not do it."""
+    if seen.n < LEAST:
+        return
+    margin = STANDARD_ERRORS * seen.std / math.sqrt(seen.n)
+    bounds = {"mean": (seen.mean - margin, seen.mean + margin), **dict(zip(DEVIATIONS, seen.within, strict=False))}
+    for figure, (low, high) in bounds.items():
+        is_, wanted = getattr(seen, figure), own[figure]
+        if wanted and not low <= wanted <= high and abs(is_ - wanted) > DEVIATIONS.get(figure, DEVIATION) * wanted:
+            yield figure, (is_ - wanted) / wanted, is_, wanted
 
 
 def _figures(mean: float, p50: float, p90: float, p99: float) -> str:

@@ -32,6 +32,7 @@ class RunFacts:
     asked: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # the workload's own lengths, by side
     apart: bool = False  # were the prompts made so that they share nothing?
     resumable: bool = False  # is it a sweep that can be gone on with?
+    cause: str = ""  # what a diagnosis of the run names first
 
 
 def facts_of(

@@ -9,7 +9,10 @@ from ..records import Estimate, Percentile
 
 NONE = "–"
 NOT_ESTABLISHED = "not established"
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]+")
+# Controls, line ends, marks that turn the direction of what follows, halves of surrogate pairs, what is no character.
+_CONTROL = re.compile(
+    r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff\ufff9-\ufffb\ufffe\uffff\ud800-\udfff]+"
+)
 
 
 def clean(text: object) -> str:

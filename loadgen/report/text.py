@@ -61,7 +61,8 @@ def render(
     elif summaries:
         parts.append(part_lines(_held(stop, summaries) or summaries[-1], width))
     ours = client(summaries)
-    parts.append([*answer(stop, summaries), *ours, *failures(summaries), *notes(facts, summaries), *log(facts)])
+    told = [*failures(summaries), *notes(facts, summaries)]
+    parts.append([*answer(stop, summaries), *ours, *cause(facts), *told, *log(facts)])
     return "\n\n".join("\n".join(fit(part, width)) for part in parts if part) + "\n"
 
 
@@ -227,6 +228,15 @@ def client(summaries: Sequence[StepSummary]) -> list[str]:
     for i, limit in enumerate(limit_texts(summaries)):
         lines += line("" if i else "client", limit)
     return lines
+
+
+def cause(facts: RunFacts) -> list[str]:
+    """What a diagnosis names first, and the command that says more."""
+    if not facts.cause:
+        return []
+    command = f"loadgen diagnose {facts.source}"
+    whole = f"{facts.cause} → {command}"
+    return line("cause", whole) if len(whole) <= WIDTH - LABEL else [*line("cause", facts.cause), " " * LABEL + command]
 
 
 def failures(summaries: Sequence[StepSummary]) -> list[str]:

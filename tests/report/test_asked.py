@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 from typing import Any
 
@@ -39,6 +40,25 @@ def test_a_deviation_is_a_finding_only_beyond_chance(n: int, mean: float, found:
 def test_of_several_steps_the_worst_is_told() -> None:
     notes = asked_notes([step(4000, 180, number=2), step(4000, 140, number=3), step(4000, 230, number=4)], OWN)
     assert len(notes) == 1 and "step 3" in notes[0] and "(-39 %" in notes[0]
+
+
+@pytest.mark.parametrize(
+    ("within", "found"),
+    [
+        (((50, 70), (500, 700), (1500, 3000)), ""),
+        (((50, 70), (500, 610), (1500, 3000)), ""),  # beyond chance, but by 2 %
+        (((58, 63), (500, 700), (1500, 3000)), "have 60 tokens at p50 of 400 requests, where the workload's have 65"),
+        (((50, 70), (500, 700), (1500, 2100)), "have 2,000 tokens at p99"),
+        (((58, 63), (500, 700), (1500, 2100)), "at p99"),  # is further off than p50
+        (((-math.inf, math.inf),) * 3, ""),
+    ],
+)
+def test_a_percentile_is_a_finding_only_beyond_chance(within: tuple[tuple[float, float], ...], found: str) -> None:
+    seen = SimpleNamespace(step=1, asked={"input": AskedLengths(400, 230, 460, 60, 600, 2000, within)})
+    notes: list[str] = asked_notes([seen], OWN)  # type: ignore[list-item]
+    assert len(notes) == bool(found) and all(found in note for note in notes)
+    off = SimpleNamespace(step=2, asked={"input": AskedLengths(400, 100, 460, 60, 600, 2000, within)})
+    assert "in the mean" in asked_notes([seen, off], OWN)[0]  # type: ignore[list-item]
 
 
 def test_the_line_of_the_details() -> None:

@@ -1,0 +1,377 @@
+"""Charts against the load: throughput, latency percentiles, the Pareto curve. Pure.
+
+The knee is where the two asymptotes of a closed system meet: throughput as it would grow at the rate of the lightest
+load, and the highest throughput measured (operational analysis: N* = X_max / (X_1 / N_1)).
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import Any
+
+import altair as alt
+
+from ...records import Estimate, Percentile, StepSummary
+from ...slo import objective_name
+from ..numbers import number, with_error, with_interval
+from ..text import load_cell, tail_percentile
+from ..words import Words
+from .figure import Figure, Table, View
+from .style import (
+    BLUE,
+    GREY,
+    INK,
+    MUTED,
+    ORANGE,
+    RED,
+    VERDICTS,
+    Rows,
+    axis_of,
+    config,
+    data,
+    load_axis,
+    rule_label,
+    scale_of,
+)
+
+LATENCIES = (("ttft", "TTFT"), ("tpot", "TPOT"), ("e2e", "E2E"))
+_STEPS = 25  # of the asymptote
+_BETWEEN = 8
+
+
+def knee(view: View) -> float | None:
+    """N* of these steps, in requests in flight; None where it lies outside of the loads measured, or for an open
+    loop."""
+    known = [
+        (s.load, s.output_throughput.value) for s in view.drawn if s.output_throughput and s.output_throughput.value
+    ]
+    if view.open_loop or len(known) < 2:
+        return None
+    (load, first), best = known[0], max(value for _, value in known)
+    found = best / (first / load)
+    return found if known[0][0] < found <= known[-1][0] else None
+
+
+def throughput(view: View) -> Figure | None:
+    """Output tokens/s against load, with 95 % intervals, the verdicts, the knee and the answer."""
+    w = view.words
+    known = [(s, s.output_throughput) for s in view.drawn if s.output_throughput]
+    if not known:
+        return None
+    rows = [_point(view, s, e) for s, e in known]
+    loads = [s.load for s, _ in known]
+    x = load_axis(loads, view.load_title)
+    top = max(row["high"] for row in rows)
+    y = alt.Y("value:Q", title=w("axis.output"), scale=alt.Scale(domain=[0, top * 1.12], nice=False))
+    base = alt.Chart(data(rows)).encode(x=x)
+    layers: list[Any] = []
+    if view.stop is not None and view.stop.band is not None and len(set(loads)) > 1:
+        low, high = (min(max(edge, min(loads)), max(loads)) for edge in view.stop.band)
+        band = alt.Chart(data([{"load": low, "to": high}]))
+        layers.append(band.mark_rect(color=ORANGE, opacity=0.14, aria=False).encode(x="load:Q", x2="to:Q"))
+    star = knee(view)
+    if len(set(loads)) > 1 and not view.open_loop:
+        layers.append(_asymptotes(known, loads, y))
+    layers.append(alt.Chart(data(_straight(rows))).mark_line(color=BLUE, aria=False).encode(x=x, y=y, order="order:Q"))
+    layers.append(base.mark_rule(strokeWidth=1.6, color=INK, aria=False).encode(y="low:Q", y2="high:Q"))
+    layers.append(_verdict_points(base, y, rows, w))
+    span = math.log(max(loads)) - math.log(min(loads)) if min(loads) > 0 else 0.0
+    near = span and star and view.answer and abs(math.log(star / view.answer)) < 0.22 * span
+    if view.answer is not None and len(set(loads)) > 1 and min(loads) <= view.answer <= max(loads):
+        left = view.answer > _middle(loads)
+        text = f"{w('mark.answer')} {view.answer:,g}"
+        layers.append(rule_label(view.answer, text, left=left))
+    if star is not None and not near:
+        text = f"{w('mark.knee')} {number(star)}"
+        layers.append(rule_label(star, text, left=star > _middle(loads), colour=MUTED))
+    n = sum(s.requests.get("ok", 0) for s, _ in known)
+    caption = w("caption.throughput", n=f"{n:,}", steps=len(known))
+    if star is not None:
+        caption += " " + w("caption.knee", knee=number(star))
+    chart = alt.layer(*layers).properties(width=view.width, height=240)
+    head = (
+        view.load_title,
+        w("axis.output"),
+        w("table.interval"),
+        w("table.completed"),
+        w("table.window"),
+        "n",
+        w("table.failed"),
+        w("table.verdict"),
+    )
+    table = [
+        (
+            load_cell(s),
+            number(e.value),
+            _interval(e),
+            number(s.completion_rate.value) if s.completion_rate else "–",
+            f"{number(s.window.seconds)} s" if s.window else "–",
+            f"{s.requests.get('ok', 0):,}",
+            f"{s.failed:,}",
+            w(f"verdict.{view.verdict(s.step)}"),
+        )
+        for s, e in known
+    ]
+    return Figure("throughput", w("title.throughput"), caption, config(chart), Table(head, tuple(table)))
+
+
+def _straight(rows: Rows) -> Rows:
+    """Points between the points, so that a line is straight in the load itself, whatever the axis."""
+    found: Rows = []
+    for a, b in pairwise(rows):
+        for i in range(_BETWEEN):
+            part = i / _BETWEEN
+            here = {key: a[key] + (b[key] - a[key]) * part for key in ("load", "value")}
+            found.append({**here, "order": len(found)})
+    return found + [{"load": row["load"], "value": row["value"], "order": len(found)} for row in rows[-1:]]
+
+
+def _middle(loads: list[float]) -> float:
+    return math.sqrt(min(loads) * max(loads)) if min(loads) > 0 else (min(loads) + max(loads)) / 2
+
+
+def _point(view: View, s: StepSummary, e: Estimate) -> dict[str, Any]:
+    w = view.words
+    verdict = view.verdict(s.step)
+    return {
+        "load": s.load,
+        "value": e.value,
+        "low": e.value if e.low is None else e.low,
+        "high": e.value if e.high is None or math.isinf(e.high) else e.high,
+        "verdict": w(f"verdict.{verdict}"),
+        "order": s.load * 1e6 + s.step,
+        "tip": f"{load_cell(s)}: {with_error(e)} tokens/s, n {s.requests.get('ok', 0):,}, "
+        f"{w('table.failed')} {s.failed:,}, {w(f'verdict.{verdict}')}",
+    }
+
+
+def _verdict_points(base: alt.Chart, y: alt.Y, rows: Rows, w: Words) -> Any:
+    """Points in the colour and the shape of their verdict; a legend where there are several."""
+    seen = {row["verdict"] for row in rows}
+    names = {w(f"verdict.{key}"): looks for key, looks in VERDICTS.items() if w(f"verdict.{key}") in seen}
+    legend = alt.Legend() if len(seen) > 1 else None
+    colours = alt.Scale(domain=list(names), range=[colour for colour, _ in names.values()])
+    shapes = alt.Scale(domain=list(names), range=[shape for _, shape in names.values()])
+    return base.mark_point(filled=True, size=75).encode(
+        y=y,
+        color=alt.Color("verdict:N", scale=colours, legend=legend),
+        shape=alt.Shape("verdict:N", scale=shapes, legend=legend),
+        description="tip:N",
+    )
+
+
+def _asymptotes(known: list[tuple[StepSummary, Estimate]], loads: list[float], y: alt.Y) -> Any:
+    """Growth at the lightest load's rate, and the highest throughput."""
+    first, best = known[0], max(e.value for _, e in known)
+    slope = first[1].value / first[0].load
+    reach = min(max(loads), best * 1.06 / slope)
+    low, high = math.log(min(loads)), math.log(max(reach, min(loads)))
+    at = [math.exp(low + (high - low) * i / _STEPS) for i in range(_STEPS + 1)]
+    rows = [{"load": x, "value": x * slope, "which": "a"} for x in at]
+    rows += [{"load": x, "value": best, "which": "b"} for x in (min(loads), max(loads))]
+    return (
+        alt.Chart(data(rows))
+        .mark_line(color=GREY, strokeDash=[2, 3], strokeWidth=1.2, clip=True, aria=False)
+        .encode(x="load:Q", y=y, detail="which:N")
+    )
+
+
+def _interval(e: Estimate) -> str:
+    return "–" if e.low is None or e.high is None else f"{number(e.low)} – {number(e.high)}"
+
+
+# --- latency --------------------------------------------------------------------------------------------------------
+
+
+def latency(view: View) -> Figure | None:
+    """p50 and a tail percentile of TTFT, TPOT and E2E against load, with intervals and the objectives' limits."""
+    w = view.words
+    found_rows: list[tuple[str, str, Rows, float]] = []
+    table = []
+    for metric, label in LATENCIES:
+        tail = tail_percentile(view.slo, metric)
+        rows: Rows = []
+        for s in view.drawn:
+            found = s.latency.get(metric)
+            for p in (50.0, tail):
+                q = found.at(p) if found else None
+                if q is not None and q.value > 0:
+                    rows.append(_quantile(view, s, q, label))
+        if not rows:
+            continue
+        found_rows.append((metric, label, rows, tail))
+        for s in view.drawn:
+            found = s.latency.get(metric)
+            half, high = (found.at(50.0), found.at(tail)) if found else (None, None)
+            if found and half:
+                table.append(
+                    (
+                        label,
+                        load_cell(s),
+                        number(half.value),
+                        with_interval(high),
+                        f"p{tail:g}",
+                        f"{found.n:,}",
+                        f"{s.failed:,}",
+                    )
+                )
+    if not found_rows:
+        return None
+    panels = [_panel(view, *one, last=one is found_rows[-1]) for one in found_rows]
+    head = (
+        w("table.metric"),
+        view.load_title,
+        "p50 (ms)",
+        w("table.tail"),
+        w("table.percentile"),
+        "n",
+        w("table.failed"),
+    )
+    ok = [s.requests.get("ok", 0) for s in view.drawn]
+    caption = w("caption.latency", n=f"{sum(ok):,}", steps=len(ok), least=f"{min(ok):,}", most=f"{max(ok):,}")
+    chart = alt.vconcat(*panels).resolve_scale(color="shared")
+    return Figure("latency", w("title.latency"), caption, config(chart), Table(head, tuple(table)))
+
+
+def _quantile(view: View, s: StepSummary, q: Percentile, label: str) -> dict[str, Any]:
+    w = view.words
+    shown = with_interval(q) if q.established else f"{number(q.value)} ({w('mark.weak')})"
+    return {
+        "load": s.load,
+        "value": q.value,
+        "low": q.low if q.low else q.value,
+        "high": q.high if q.high else q.value,
+        "p": f"p{q.p:g}",
+        "sure": q.established,
+        "order": s.load * 1e6 + s.step,
+        "tip": f"{label} p{q.p:g}, {load_cell(s)}: {shown} ms, n {q.n:,}, {w('table.failed')} {s.failed:,}",
+    }
+
+
+def _panel(view: View, metric: str, label: str, rows: Rows, tail: float, *, last: bool) -> Any:
+    limits = [
+        {"value": o.limit_ms, "text": f"{objective_name(o)} ≤ {number(o.limit_ms)} ms"}
+        for o in view.slo.objectives
+        if o.metric == metric
+    ]
+    values = [row[key] for row in rows for key in ("low", "value", "high")] + [one["value"] for one in limits]
+    scale = scale_of(values)
+    y = alt.Y("value:Q", title=f"{label} (ms)", scale=scale, axis=axis_of(values))
+    x = load_axis([row["load"] for row in rows], view.load_title if last else None)
+    base = alt.Chart(data(rows)).encode(x=x)
+    names = ["p50", f"p{tail:g}"]
+    colour = alt.Color("p:N", scale=alt.Scale(domain=names, range=[BLUE, ORANGE]), legend=alt.Legend())
+    layers: list[Any] = [
+        base.mark_line(aria=False).encode(y=y, color=colour, order="order:Q"),
+        base.mark_rule(strokeWidth=1.6, aria=False).encode(y="low:Q", y2="high:Q", color=colour),
+    ]
+    # Filled where the interval is established, hollow where the sample is too small for one.
+    for sure in (True, False):
+        points = alt.Chart(data([row for row in rows if row["sure"] is sure])).encode(x=x)
+        mark = points.mark_point(size=55) if sure else points.mark_point(size=60, filled=False, strokeWidth=1.6)
+        layers.append(mark.encode(y=y, color=colour, description="tip:N"))
+    if limits:
+        rule = alt.Chart(data(limits))
+        layers.append(rule.mark_rule(color=RED, strokeDash=[6, 3], aria=False).encode(y=alt.Y("value:Q", scale=scale)))
+        layers.append(
+            rule.mark_text(color=RED, align="left", baseline="bottom", dx=4, dy=-2, aria=False).encode(
+                x=alt.value(0), y="value:Q", text="text:N"
+            )
+        )
+    return alt.layer(*layers).properties(width=view.width, height=150)
+
+
+# --- Pareto ---------------------------------------------------------------------------------------------------------
+
+
+def pareto(view: View) -> Figure | None:
+    """What a user gets against what the server gives, by load; per GPU with `gpus`, and the cost of a million output
+    tokens with a `price` too."""
+    w = view.words
+    known = [
+        (s, s.tokens_per_user, s.output_throughput.value)
+        for s in view.drawn
+        if s.tokens_per_user and s.output_throughput
+    ]
+    if not known:
+        return None
+    share = view.gpus or 1
+    per_hour = view.price * share if view.price else None
+    rows: Rows = []
+    for s, user, total in known:
+        front = not any(u >= user and t >= total and (u, t) != (user, total) for _, u, t in known)
+        cost = per_hour / (total * 3600 / 1e6) if per_hour and total else None
+        rows.append(
+            {
+                "user": user,
+                "value": total / share,
+                "cost": cost,
+                "order": s.load * 1e6 + s.step,
+                "label": load_cell(s),
+                "front": w("mark.front") if front else w("mark.behind"),
+                "tip": f"{load_cell(s)}: {number(user)} tokens/s/user, {number(total / share)} "
+                f"{w('axis.output_gpu' if view.gpus else 'axis.output')}"
+                + (f", {number(cost)} {w('axis.cost')}" if cost is not None else "")
+                + f", n {s.requests.get('ok', 0):,}, {w('table.failed')} {s.failed:,}",
+            }
+        )
+    panels = [_front(view, rows, "value", w("axis.output_gpu" if view.gpus else "axis.output"))]
+    if per_hour:
+        panels.append(_front(view, rows, "cost", w("axis.cost")))
+    head = [view.load_title, w("axis.user"), w("axis.output_gpu" if view.gpus else "axis.output")]
+    head += [w("axis.cost")] if per_hour else []
+    table = [
+        (
+            row["label"],
+            number(row["user"]),
+            number(row["value"]),
+            *((number(row["cost"]),) if per_hour else ()),
+            row["front"],
+            f"{s.requests.get('ok', 0):,}",
+            f"{s.failed:,}",
+        )
+        for row, (s, _, _) in zip(rows, known, strict=True)
+    ]
+    n = sum(s.requests.get("ok", 0) for s, _, _ in known)
+    caption = w("caption.pareto", n=f"{n:,}", steps=len(known))
+    if view.gpus:
+        caption += " " + w("caption.gpus", gpus=f"{view.gpus:,}")
+    if per_hour:
+        caption += " " + w("caption.price", price=number(view.price))
+    full = Table((*head, w("table.front"), "n", w("table.failed")), tuple(table))
+    return Figure("pareto", w("title.pareto"), caption, config(alt.vconcat(*panels)), full)
+
+
+def _front(view: View, rows: Rows, field: str, title: str) -> Any:
+    w = view.words
+    scale = alt.Scale(zero=False, nice=True, padding=12)
+    top = max(row[field] for row in rows) * 1.12
+    base = alt.Chart(data(rows)).encode(
+        x=alt.X("user:Q", title=w("axis.user"), scale=scale, axis=alt.Axis(tickCount=6)),
+        y=alt.Y(f"{field}:Q", title=title, scale=alt.Scale(domain=[0, top], nice=False)),
+    )
+    names = [w("mark.front"), w("mark.behind")]
+    colour = alt.Color("front:N", scale=alt.Scale(domain=names, range=[BLUE, GREY]), legend=alt.Legend())
+    return alt.layer(
+        base.mark_line(color=GREY, strokeWidth=1.2, aria=False).encode(order="order:Q"),
+        base.mark_point(filled=True, size=70).encode(color=colour, description="tip:N"),
+        alt.Chart(data(_apart(rows, field)))
+        .mark_text(align="left", dx=7, dy=-6, aria=False, color=INK)
+        .encode(x="user:Q", y=f"{field}:Q", text="label:N"),
+    ).properties(width=view.width, height=220)
+
+
+def _apart(rows: Rows, field: str) -> Rows:
+    """The points that stand far enough from those before to be labelled."""
+    if not rows:
+        return []
+    reach = [max(row[key] for row in rows) - min(row[key] for row in rows) or 1.0 for key in ("user", field)]
+    kept: Rows = []
+    for row in rows:
+        if all(
+            abs(row["user"] - one["user"]) / reach[0] > 0.09 or abs(row[field] - one[field]) / reach[1] > 0.09
+            for one in kept
+        ):
+            kept.append(row)
+    return kept

@@ -1,0 +1,54 @@
+"""What there is to know beside the figures, as items of a page: each with the chart that shows it. Pure.
+
+The sentences are the report's own; a diagnosis comes as `Finding`s of its own and stands before them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ..charts.figure import Table, View
+from ..health import health_notes, limit_texts
+from ..serverview import server_notes
+from ..steadiness import unsteady_notes
+from ..text import LABEL, burst_notes, failures, notes
+
+Level = Literal["error", "warning", "info"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One sentence with what it rests on: `evidence` in words, or figures in a table; `chart` names the one that shows
+    it, `change` the one thing to try."""
+
+    level: Level
+    text: str
+    title: str = ""
+    evidence: tuple[str, ...] = ()
+    change: str = ""
+    chart: str = ""
+    table: Table | None = None
+
+
+def found_in(view: View) -> list[Finding]:
+    """The client as the limit, failures, then the notes of the report."""
+    summaries = view.summaries
+    found = [Finding("error", text, chart="instrument") for text in limit_texts(summaries)]
+    found += [Finding("warning", _text(line), chart="failures") for line in failures(summaries)]
+    charted = (
+        ("timeline", unsteady_notes(summaries)),
+        ("itl", burst_notes(summaries)),
+        ("timeline", server_notes(summaries)),
+        ("instrument", health_notes(summaries)),
+    )
+    shown = {text: chart for chart, texts in charted for text in texts}
+    for line in notes(view.facts, summaries):
+        text = _text(line)
+        found.append(Finding("warning" if text in shown else "info", text, chart=shown.get(text, "")))
+    return found
+
+
+def _text(line: str) -> str:
+    """A line of the report without its label."""
+    return line[LABEL:].strip()

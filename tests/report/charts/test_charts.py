@@ -1,0 +1,151 @@
+"""Chart specs: valid, bounded, true to the run, and None where it has nothing to draw."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import altair as alt
+import pytest
+import vl_convert
+
+from loadgen.cli.plot import NAMES
+from loadgen.cli.reading import read_run, view_of
+from loadgen.records import Estimate, Slo
+from loadgen.report.charts import CHARTS, View, figures
+from loadgen.report.charts.figure import MOST_LOADS
+from loadgen.report.charts.levels import knee
+from loadgen.report.charts.render import VEGA_LITE, svg
+from loadgen.report.charts.style import DARK
+from loadgen.report.words import Words
+from tests.report.drawn import LEVELS, drawn_run
+
+
+@pytest.fixture(scope="module")
+def view(tmp_path_factory: pytest.TempPathFactory) -> View:
+    folder = drawn_run(tmp_path_factory.mktemp("runs"), each=120)
+    return view_of(read_run(str(folder)), gpus=4, price=2.5)
+
+
+def values(spec: dict[str, Any]) -> list[dict[str, Any]]:
+    """Every row of data in a spec, each set of rows once."""
+    return [row for rows in spec["datasets"].values() for row in rows]
+
+
+def test_the_command_line_names_the_charts_there_are() -> None:
+    assert set(NAMES) == set(CHARTS)
+
+
+@pytest.mark.parametrize("name", CHARTS)
+def test_a_chart_is_valid_compiles_and_has_its_figures_in_a_table_with_n(view: View, name: str) -> None:
+    figure = CHARTS[name](view)
+    assert figure is not None
+    assert figure.name == name
+    few = {name: rows[:3] for name, rows in figure.spec["datasets"].items()}  # each row takes the validator its time
+    alt.Chart.from_dict({**figure.spec, "datasets": few}, validate=True)
+    vl_convert.vegalite_to_vega(figure.spec, vl_version=VEGA_LITE)
+    json.dumps(figure.spec, allow_nan=False)
+    assert figure.table.rows
+    assert {len(row) for row in figure.table.rows} == {len(figure.table.head)}
+    assert "n" in figure.table.head
+    assert any(char.isdigit() for char in figure.caption)
+    rows = values(figure.spec)
+    assert rows
+    assert len(rows) < 4000
+
+
+def test_every_chart_has_other_words_in_another_language(view: View) -> None:
+    english = {figure.name: figure for figure in figures(view)}
+    for figure in figures(dataclasses.replace(view, words=Words("zh"))):
+        assert figure.title != english[figure.name].title
+        assert figure.caption != english[figure.name].caption
+        assert len(figure.table.rows) == len(english[figure.name].table.rows)
+
+
+def test_throughput_is_drawn_as_it_was_measured(view: View) -> None:
+    figure = CHARTS["throughput"](view)
+    assert figure is not None
+    points = {row["load"]: row for row in values(figure.spec) if "verdict" in row}
+    assert list(points) == list(LEVELS)
+    for s in view.summaries:
+        e = s.output_throughput
+        assert e is not None
+        assert (points[s.load]["value"], points[s.load]["low"], points[s.load]["high"]) == (e.value, e.low, e.high)
+    labels = [row["text"] for row in values(figure.spec) if "text" in row]
+    assert "answer 16" in labels
+
+
+def test_the_knee_is_where_the_asymptotes_meet(view: View) -> None:
+    first, *_, last = view.drawn
+    steps = [
+        dataclasses.replace(s, output_throughput=Estimate(min(10.0 * s.load, 150.0)), concurrency=s.concurrency)
+        for s in view.summaries
+    ]
+    assert knee(dataclasses.replace(view, summaries=steps)) == pytest.approx(15.0)
+    linear = [dataclasses.replace(s, output_throughput=Estimate(10.0 * s.load)) for s in view.summaries]
+    assert knee(dataclasses.replace(view, summaries=linear)) == pytest.approx(last.load)
+    assert knee(dataclasses.replace(view, summaries=[first])) is None
+
+
+def test_objectives_are_lines_and_weak_percentiles_are_hollow(view: View) -> None:
+    figure = CHARTS["latency"](view)
+    assert figure is not None
+    rows = values(figure.spec)
+    assert {row["text"]: row["value"] for row in rows if "text" in row} == {
+        "ttft_p95 ≤ 400 ms": 400.0,
+        "tpot_p95 ≤ 50.0 ms": 50.0,
+    }
+    weak = [
+        q for s in view.summaries for m in ("ttft", "tpot", "e2e") for p in (50.0, 95.0) if (q := s.latency[m].at(p))
+    ]
+    assert sum(not q.established for q in weak) == sum(row.get("sure") is False and "low" in row for row in rows) // 2
+
+
+def test_the_pareto_curve_is_per_gpu_and_has_a_price(view: View) -> None:
+    figure = CHARTS["pareto"](view)
+    assert figure is not None
+    point = next(row for row in values(figure.spec) if row.get("label") == "16" and "tip" in row)
+    found = next(s for s in view.summaries if s.load == 16)
+    assert found.output_throughput is not None
+    assert point["value"] == pytest.approx(found.output_throughput.value / 4)
+    assert point["cost"] == pytest.approx(2.5 * 4 / (found.output_throughput.value * 3600 / 1e6))
+    alone = CHARTS["pareto"](dataclasses.replace(view, gpus=None, price=None))
+    assert alone is not None
+    assert "cost" not in " ".join(alone.table.head)
+
+
+def test_a_run_of_failures_has_its_failures_and_its_time_to_show(tmp_path: Path) -> None:
+    told = read_run(str(drawn_run(tmp_path, failing=1.0, levels=(1, 8), each=30)))
+    assert [figure.name for figure in figures(view_of(told))] == ["timeline", "failures"]
+
+
+def test_a_run_without_requests_has_nothing_to_show(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text('{"status": "running"}')
+    assert figures(view_of(read_run(str(tmp_path)))) == []
+
+
+def test_one_request_is_enough_for_a_chart(tmp_path: Path) -> None:
+    told = read_run(str(drawn_run(tmp_path, levels=(4,), each=1)))
+    names = {figure.name for figure in figures(view_of(told))}
+    assert {"latency", "timeline", "itl"} <= names
+
+
+def test_a_thousand_steps_are_thinned(view: View) -> None:
+    many = [dataclasses.replace(view.summaries[0], step=i, concurrency=i) for i in range(1, 1001)]
+    wide = dataclasses.replace(view, summaries=many, marks={}, slo=Slo())
+    assert len(wide.drawn) == MOST_LOADS
+    assert (wide.drawn[0].load, wide.drawn[-1].load) == (1, 1000)
+    figure = CHARTS["throughput"](wide)
+    assert figure is not None
+    assert len(values(figure.spec)) < 1000
+
+
+def test_ink_on_a_dark_ground_is_told_for_every_colour_of_a_chart(view: View) -> None:
+    heat = {"#141414", "#fdfdfd"}
+    figure = CHARTS["throughput"](view)
+    assert figure is not None
+    drawn = svg(figure.spec)
+    used = {part.split('"')[1] for key in ("fill", "stroke") for part in drawn.split(f" {key}=")[1:] if part[0] == '"'}
+    assert {colour for colour in used if colour.startswith("#")} - heat <= set(DARK)

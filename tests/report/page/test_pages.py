@@ -1,0 +1,144 @@
+"""Whole pages: complete in themselves, safe with whatever a server wrote, small, a table behind every chart."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from pathlib import Path
+
+import pytest
+
+from loadgen.log.store import RunFolder
+from tests.cases.support import loadgen
+from tests.report.drawn import drawn_run
+from tests.report.page.test_html import HOSTILE, read
+from tests.thorough import THOROUGH
+
+MOST_BYTES = 5_000_000
+WORST = HOSTILE.replace("\ud800", "")  # a log is UTF-8
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    parent = tmp_path_factory.mktemp("runs")
+    manifest = {
+        "server": {"kind": WORST, "model": WORST},
+        "target": {"url": WORST},
+        "notes": [WORST],
+        "describe": {WORST: WORST},
+    }
+    return [
+        drawn_run(parent, name="a", each=150, message=WORST, models=(WORST, "llama"), manifest=manifest),
+        drawn_run(parent, name="b", each=80, slower=1.3, levels=(1, 8, 16)),
+    ]
+
+
+@pytest.fixture(scope="module")
+def page(runs: list[Path]) -> str:
+    out = runs[0].parent / "page.html"
+    ran = loadgen("report", str(runs[0]), "--html", str(out), "--gpus", "2", "--price", "3")
+    assert (ran.code, ran.out) == (0, "")
+    assert "complete in itself" in ran.err
+    return out.read_text(encoding="utf-8")
+
+
+def check(page: str) -> None:
+    """Nothing is loaded, nothing runs, and the policy says so."""
+    found = read(page)
+    names = {name for name, _ in found.tags}
+    assert not names & {"script", "img", "iframe", "object", "embed", "base", "form", "video", "audio", "use", "image"}
+    for _, attributes in found.tags:
+        assert not [key for key in attributes if key.startswith("on") or key in ("style", "src", "srcset", "action")]
+        target = attributes.get("href")
+        assert target is None or target.startswith("#") or target == "data:,"
+    ids = [attributes["id"] for _, attributes in found.tags if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    links = {attributes["href"][1:] for _, attributes in found.tags if (attributes.get("href") or "").startswith("#")}
+    assert links <= set(ids)
+    policy = next(a["content"] for _, a in found.tags if a.get("http-equiv") == "Content-Security-Policy")
+    style = re.search(r"<style>(.*?)</style>", page, re.DOTALL)
+    assert style is not None
+    digest = base64.b64encode(hashlib.sha256(style[1].encode()).digest()).decode()
+    assert policy is not None
+    assert f"style-src 'sha256-{digest}'" in policy
+    assert policy.startswith("default-src 'none';")
+    assert "url(" not in style[1]
+    assert "@import" not in style[1]
+    assert len(page.encode()) < MOST_BYTES
+    assert not re.search("[\x00-\x08\x0b-\x1f\u200e\u200f\u202a-\u202e]", page)
+
+
+def test_a_page_is_complete_in_itself_and_takes_hostile_words_as_text(page: str) -> None:
+    check(page)
+    assert page.count("&lt;img src=x onerror") > 5
+    assert "<img" not in page
+
+
+def test_every_chart_has_a_name_and_its_figures_in_a_table(page: str) -> None:
+    figures = re.findall(r"<figure.*?</figure>", page, re.DOTALL)
+    assert len(figures) == 10
+    for figure in figures:
+        assert re.search(r'<svg [^>]*aria-label="[^"]{20,}', figure)
+        assert figure.count("<svg ") == (2 if 'class="wide"' in figure else 1)
+        assert "<details>" in figure
+        assert "<tbody><tr" in figure
+        assert re.search(r"\bn\b", figure)
+
+
+def test_a_page_says_the_answer_first_and_can_be_walked_with_keys(page: str) -> None:
+    assert page.index('class="skip"') < page.index("<h1>") < page.index('id="answer"') < page.index('id="charts"')
+    assert "16 concurrent requests hold every objective, 24 concurrent requests do not" in page
+    assert page.count('class="scroll" tabindex="0"') >= 10
+
+
+def test_a_page_speaks_chinese(runs: list[Path], tmp_path: Path) -> None:
+    out = tmp_path / "zh.html"
+    ran = loadgen("report", str(runs[1]), "--step", "2", "--html", str(out), "--lang", "zh")
+    assert ran.code == 0, ran.err
+    page = out.read_text(encoding="utf-8")
+    check(page)
+    assert '<html lang="zh-Hans">' in page
+    assert "负载测试报告" in page
+    assert "吞吐量与负载" in page
+
+
+def test_runs_side_by_side_are_a_page(runs: list[Path], tmp_path: Path) -> None:
+    out = tmp_path / "compared.html"
+    ran = loadgen("compare", str(runs[0]), str(runs[1]), "--anyway", "--html", str(out))
+    assert (ran.code, ran.out) == (0, ""), ran.err
+    page = out.read_text(encoding="utf-8")
+    check(page)
+    assert {"chart-differences", "chart-throughput", "chart-latency", "chart-pareto"} <= set(
+        re.findall(r'id="([^"]+)"', page)
+    )
+    assert "B has" in page
+
+
+def test_what_is_not_compared_is_told_with_its_conditions(runs: list[Path], tmp_path: Path) -> None:
+    out = tmp_path / "refused.html"
+    ran = loadgen("compare", str(runs[0]), str(runs[1]), "--html", str(out))
+    assert ran.code == 4
+    page = out.read_text(encoding="utf-8")
+    check(page)
+    assert "Not compared" in page
+    assert "chart-differences" not in page
+
+
+def test_a_run_without_requests_is_a_page_all_the_same(tmp_path: Path) -> None:
+    with RunFolder.create(tmp_path, "empty") as run:
+        run.write_manifest({"status": "running"})
+    ran = loadgen("report", str(run.path), "--html", "-")
+    assert ran.code == 0, ran.err
+    check(ran.out)
+    assert "No request was measured." in ran.out
+
+
+@pytest.mark.skipif(THOROUGH == 1, reason="half a minute")
+def test_a_page_stays_small_however_large_the_run(tmp_path: Path) -> None:
+    names = tuple(f"model-{i}-{'x' * 200}" for i in range(300))
+    run = drawn_run(tmp_path, levels=tuple(range(1, 121)), each=300, models=names, tokens=(2, 4))
+    out = tmp_path / "big.html"
+    assert loadgen("report", str(run), "--html", str(out)).code == 0
+    check(out.read_text(encoding="utf-8"))
+    assert out.stat().st_size < 3_000_000

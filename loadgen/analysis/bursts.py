@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..log.columns import NULL, Bools, Columns
+from ..log.columns import NULL, Bools, Columns, Int64
 from ..records import Bursts, ClientHealth
 from .metrics import Floats
 
@@ -41,26 +41,40 @@ def bursts(ok: Columns, health: ClientHealth | None = None) -> Bursts | None:
         return None
     found = [_answers(part, health) for part in c.parts()]
     so, mean_size, apart_ms = (np.concatenate(one) for one in zip(*found, strict=True))
-    if so.sum() < LEAST_ANSWERS or so.mean() <= MOST_ANSWERS:
+    if so.sum() < LEAST_ANSWERS or so.sum() <= MOST_ANSWERS * len(c):
         return None
     return Bursts(int(so.sum()), len(c), float(np.median(mean_size[so])), float(np.median(apart_ms[so])))
 
 
-def _answers(c: Columns, health: ClientHealth | None) -> tuple[Bools, Floats, Floats]:
-    """For each answer, shape (n,): did it come so, the mean size of its bursts in events, how far apart they were."""
-    counts, rows = np.diff(c.event_offsets), c.event_rows()
+def _begins(c: Columns) -> tuple[Bools, Int64]:
+    """Which events begin a burst, shape (m,); and how many bursts each answer has, shape (n,)."""
+    counts = np.diff(c.event_offsets)
     heads, tails = c.event_offsets[:-1], c.event_offsets[1:] - 1  # the first and the last event of each answer
     sent = np.where(c.sent_ns == NULL, c.scheduled_ns, c.sent_ns)
     mean_gap = (c.event_ns[tails] - c.event_ns[heads]) / (counts - 1)
     mean_time = (c.event_ns[tails] - sent) / counts
     near = np.minimum(NEAR_SHARE * mean_gap, NEAR_NS)
     near = np.maximum(near, np.minimum(NEAR_SHARE * mean_time, AT_ONCE_NS))
-    begins = np.diff(c.event_ns, prepend=0) > near[rows]
+    begins = np.diff(c.event_ns, prepend=0) > np.repeat(near, counts)
     begins[heads] = True
+    return begins, np.add.reduceat(begins, heads, dtype=np.int64)
 
+
+def _answers(c: Columns, health: ClientHealth | None) -> tuple[Bools, Floats, Floats]:
+    """Of the answers that can have come so (most cannot, and that is soon seen): did they, the mean size of their
+    bursts in events, how far apart these were."""
+    begins, n = _begins(c)
+    can = LEAST_SIZE * np.maximum(n - 1, 1) <= np.diff(c.event_offsets)  # all but the last burst count
+    if not can.any():
+        none = np.empty(0)
+        return none.astype(np.bool_), none, none
+    if not can.all():
+        c = c.where(can)
+        begins, n = _begins(c)
+    rows, heads = c.event_rows(), c.event_offsets[:-1]
+    sent = np.where(c.sent_ns == NULL, c.scheduled_ns, c.sent_ns)
     at = np.flatnonzero(begins)  # the first event of each burst
     row = rows[at]
-    n = np.bincount(row, minlength=len(c))
     last = np.append(row[1:] != row[:-1], True)
     whole = ~last | (n[row] == 1)  # the last one holds what was left, unless there is no other
     size = np.diff(at, append=len(rows)) / c.choices[row]

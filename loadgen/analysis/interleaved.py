@@ -22,10 +22,13 @@ def order(pairs: int) -> str:
     return "".join("AB" if i % 2 == 0 else "BA" for i in range(pairs))
 
 
-def run_level(a: Sequence[StepSummary], b: Sequence[StepSummary]) -> list[Difference]:
-    """The primary figures of B's runs over A's, pair by pair; a pair where either has none is left out."""
+def run_level(
+    a: Sequence[StepSummary], b: Sequence[StepSummary], figures: Sequence[tuple[str, float | None]] = PRIMARY
+) -> list[Difference]:
+    """The primary figures (a metric and its percentile, None for throughput) of B's runs over A's, pair by pair; a pair
+    where either has none is left out."""
     found = []
-    for metric, p in PRIMARY:
+    for metric, p in figures:
         both = [
             (x, y)
             for x, y in ((_figure(s, metric, p), _figure(t, metric, p)) for s, t in zip(a, b, strict=True))

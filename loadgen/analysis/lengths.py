@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
+import numpy.typing as npt
+from scipy.special import bdtr
 
 from ..log.columns import NULL, Columns
 from ..records import AskedLengths
+
+QUANTILES = (0.5, 0.9, 0.99)
+DOUBT = 3e-5  # on each side: as far out as four standard errors
 
 
 def asked_lengths(measured: Columns) -> dict[str, AskedLengths]:
@@ -14,8 +21,22 @@ def asked_lengths(measured: Columns) -> dict[str, AskedLengths]:
     first = (measured.turn == NULL) | (measured.turn == 1)
     found: dict[str, AskedLengths] = {}
     for side, column in (("input", measured.input_asked), ("output", measured.output_asked)):
-        tokens = column[first]
-        if len(tokens) and not (tokens == NULL).any():
-            p50, p90, p99 = (float(q) for q in np.quantile(tokens, (0.5, 0.9, 0.99), method="inverted_cdf"))
-            found[side] = AskedLengths(len(tokens), float(tokens.mean()), float(tokens.std()), p50, p90, p99)
+        tokens = np.sort(column[first])
+        if len(tokens) and tokens[0] != NULL:
+            p50, p90, p99 = (float(q) for q in np.quantile(tokens, QUANTILES, method="inverted_cdf"))
+            within = tuple(_within(tokens, q) for q in QUANTILES)
+            found[side] = AskedLengths(len(tokens), float(tokens.mean()), float(tokens.std()), p50, p90, p99, within)
     return found
+
+
+def _within(ascending: npt.NDArray[np.int64], q: float) -> tuple[float, float]:
+    """Where the quantile lies of what a sample was drawn from, whatever that is: between two of its order statistics,
+    as how many of n draws lie at or below the quantile is binomial (David and Nagaraja, Order Statistics, 7.1)."""
+    n = len(ascending)
+    below = bdtr(np.arange(n + 1), n, q)  # of so many or fewer, the probability
+    low = int(np.searchsorted(below, DOUBT, side="right"))  # at least so many are at or below it
+    high = int(np.searchsorted(below, 1.0 - DOUBT)) + 1  # fewer than so many are below it
+    return (
+        float(ascending[low - 1]) if low else -math.inf,
+        float(ascending[high - 1]) if high <= n else math.inf,
+    )

@@ -106,12 +106,26 @@ class Pooled:
 
 def inter_chunk(c: Columns) -> Pooled:
     """`inter_chunk`: gaps between successive output events of a request."""
-    counts = np.diff(c.event_offsets)
-    within = np.ones(len(c.event_ns), dtype=np.bool_)
-    within[c.event_offsets[:-1][counts > 0]] = False
-    later = np.flatnonzero(within)
-    rows = np.repeat(np.arange(len(c)), np.maximum(counts - 1, 0))
-    return Pooled((np.diff(c.event_ns)[later - 1]) / 1e6, rows, later, np.broadcast_to(1.0, later.shape))
+    later = np.flatnonzero(_later(c))
+    rows = np.repeat(np.arange(len(c)), np.maximum(np.diff(c.event_offsets) - 1, 0))
+    return Pooled(inter_chunk_values(c), rows, later, np.broadcast_to(1.0, later.shape))
+
+
+def inter_chunk_values(c: Columns) -> Floats:
+    """`inter_chunk`, the values alone."""
+    return np.diff(c.event_ns)[_later(c)[1:]] / 1e6
+
+
+def _later(c: Columns) -> Bools:
+    """Which events are not the first of their request; shape (m,)."""
+    later = np.ones(len(c.event_ns), dtype=np.bool_)
+    later[c.event_offsets[:-1][np.diff(c.event_offsets) > 0]] = False
+    return later
+
+
+def one_each(c: Columns) -> bool:
+    """Is it known that every event carried one token?"""
+    return len(c.event_tokens) > 0 and one_for_all(c.event_tokens) and int(c.event_tokens[0]) == 1
 
 
 def itl(c: Columns) -> Pooled:
@@ -120,11 +134,10 @@ def itl(c: Columns) -> Pooled:
     Where events do not say their tokens, the request's other tokens are spread evenly over those events (at least one
     each), and the result is marked estimated. An event that is known to carry no token has no sample.
     """
-    tokens = event_tokens(c)
-    if one_for_all(tokens.count) and tokens.count[0] == 1 and not tokens.estimated[0]:
+    if one_each(c):
         return inter_chunk(c)
-    rows = c.event_rows()
-    later = np.flatnonzero(rows[1:] == rows[:-1]) + 1
+    tokens, rows = event_tokens(c), c.event_rows()
+    later = np.flatnonzero(_later(c))
     # Arrays of a step's every token: each is dropped as soon as it can be.
     rows, guessed, share = rows[later], tokens.estimated[later], tokens.count[later]
     del tokens

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from ..log.columns import NULL, Bools, Columns, Int64
 from ..records import FAILED_OUTCOMES, LEFT_OUT_OUTCOMES, Estimate, Objective, ObjectiveCheck, Slo
 from ..slo import ATTAINMENT, objective_name
-from ..stats import LEVEL, batch_count, binomial_bounds, exceedance_n, quantile
+from ..stats import LEVEL, batch_count, binomial_bounds, exceedance_n, quantile, verdict_batches
 from .metrics import REQUEST_METRICS, itl
 from .window import has_outcome
 
@@ -91,32 +91,44 @@ def conforming(c: Columns, slo: Slo) -> Bools | None:
     return met
 
 
-def check_objectives(c: Columns, slo: Slo, concurrency: int, looks: int = 1) -> tuple[ObjectiveCheck, ...]:
+def check_objectives(
+    c: Columns, slo: Slo, concurrency: int, looks: int = 1, *, ahead: float = 1.0
+) -> tuple[ObjectiveCheck, ...]:
     """Every objective of the SLO against the judged requests `c` of one step, in the order given; then, with several
     per-request objectives, their joint attainment.
 
     pass: the upper bound of the share beyond the limit is at most what the objective allows. fail: the lower bound is
     above it. marginal: neither, but the percentile is proven within 5 % of its limit. Bounds are one-sided at 2.5 %,
     divided by the number of looks taken at the data; for fail also by the number of objectives, as one false alarm
-    among them is enough, while a pass needs them all.
+    among them is enough, while a pass needs them all. With `ahead` the verdicts are those that `ahead` times as many
+    requests of the same kind would have.
     """
     alpha = (1 - LEVEL) / looks
     several = max(len(slo.objectives), 1)
-    k = batch_count(len(c), concurrency)
+    k = verdict_batches(len(c), concurrency)
     checks = []
     for o in slo.objectives:
         p = 100 * slo.attainment if o.percentile is None else o.percentile
-        checks.append(_check(objective_name(o), o.metric, sample(c, o), p, o.limit_ms, k, alpha, several))
+        checks.append(_check(objective_name(o), o.metric, sample(c, o), p, o.limit_ms, k, alpha, several, ahead))
     met = conforming(c, slo)
     if met is not None and sum(o.percentile is None for o in slo.objectives) > 1:
         broken = np.where(met, 0.0, 1.0)[time_order(c, "e2e")]
-        joint = _check(ATTAINMENT, ATTAINMENT, broken, 100 * slo.attainment, 0.5, k, alpha, several, False)
+        joint = _check(ATTAINMENT, ATTAINMENT, broken, 100 * slo.attainment, 0.5, k, alpha, several, ahead, False)
         checks.append(joint)
     return tuple(checks)
 
 
 def _check(
-    name: str, metric: str, x: Floats, p: float, limit: float, k: int, alpha: float, several: int, marginal: bool = True
+    name: str,
+    metric: str,
+    x: Floats,
+    p: float,
+    limit: float,
+    k: int,
+    alpha: float,
+    several: int,
+    ahead: float,
+    marginal: bool = True,
 ) -> ObjectiveCheck:
     allowed = round(1 - p / 100, 12)
     if len(x) == 0:
@@ -124,16 +136,18 @@ def _check(
     share = float((x > limit).mean())
     n_star = exceedance_n(x, limit, p, k)
     low, high = binomial_bounds(share, n_star)
+
+    def bounds(edge: float, alpha: float) -> tuple[float, float]:
+        return binomial_bounds(float((x > edge).mean()), ahead * exceedance_n(x, edge, p, k), alpha)
+
     verdict: Verdict = "inconclusive"
-    if binomial_bounds(share, n_star, alpha)[1] <= allowed:
+    if bounds(limit, alpha)[1] <= allowed:
         verdict = "pass"
-    elif binomial_bounds(share, n_star, alpha / several)[0] > allowed:
+    elif bounds(limit, alpha / several)[0] > allowed:
         verdict = "fail"
     elif marginal:
-        over, under = limit * (1 + MARGIN), limit * (1 - MARGIN)
-        not_far_above = binomial_bounds(float((x > over).mean()), exceedance_n(x, over, p, k), alpha)[1] <= allowed
-        not_far_below = binomial_bounds(float((x > under).mean()), exceedance_n(x, under, p, k), alpha)[0] > allowed
-        verdict = "marginal" if not_far_above and not_far_below else "inconclusive"
+        near = bounds(limit * (1 + MARGIN), alpha)[1] <= allowed and bounds(limit * (1 - MARGIN), alpha)[0] > allowed
+        verdict = "marginal" if near else "inconclusive"
     value = None if metric == ATTAINMENT else quantile(x, p / 100)
     return ObjectiveCheck(name, metric, allowed, Estimate(share, low, high), value, len(x), verdict)
 

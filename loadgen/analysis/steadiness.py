@@ -1,6 +1,6 @@
 """Was the server the same throughout a step? Where it was not, the step's intervals promise too much.
 
-drift     the two halves of the window differ in throughput, or its batch means follow each other, beyond chance
+drift     throughput rose, fell or swung over the window, or its batch means follow each other, beyond chance
 stalls    now and then nothing at all arrived, for many times longer than usual
 lockstep  requests leave in waves, as with exactly equal lengths: latencies then depend on how the step began
 """
@@ -12,24 +12,28 @@ from numpy.typing import NDArray
 
 from ..log.columns import NULL, Columns
 from ..records import Unsteady, Window
-from ..stats import dispersion, halves_differ, serial_dependence
+from ..stats import dispersion, serial_dependence, trend, without
+from .metrics import input_tokens
 
 Floats = NDArray[np.float64]
 
 LOCKSTEP = 2.0  # index of dispersion of the sends: 0.3 to 1.0 in steady state, 6 and more in lockstep
-BINS = 20  # a turnover
+BINS = 8  # a turnover: finer ones see how the requests of one engine step leave together
 LEAST_SENDS, LEAST_IN_FLIGHT = 100, 8
-LEAST_CHANGE = 0.02  # between the halves; less matters to nobody
+LEAST_CHANGE = 0.02  # of throughput within the window; less matters to nobody
 STALL = 6.0  # times the 95th percentile of the gaps: 18 mean gaps, which is never seen where arrivals are independent
 LEAST_STALL_NS = 100_000_000
 
 
 def unsteadiness(c: Columns, window: Window, concurrency: int, slices: Floats) -> tuple[Unsteady, ...]:
     """What was wrong in a step: its rows of all phases, its load, and its output tokens in equal slices of the
-    window."""
+    window. A slice in which many prompt tokens were processed has time for fewer output tokens: that is taken out
+    before they are compared."""
     found: list[Unsteady] = []
-    if halves_differ(slices, LEAST_CHANGE) or serial_dependence(slices):
-        found.append("drift")
+    if len(slices) and slices.sum() > 0:
+        prompts = _prompts(c, window, len(slices))
+        if trend(slices, prompts, LEAST_CHANGE) or serial_dependence(without(slices, prompts)):
+            found.append("drift")
     if _longest_gap(c, window):
         found.append("stalls")
     sent = c.sent_ns[(c.sent_ns >= window.start_ns) & (c.sent_ns < window.end_ns)]
@@ -39,6 +43,16 @@ def unsteadiness(c: Columns, window: Window, concurrency: int, slices: Floats) -
         if dispersion(counts) > LOCKSTEP:
             found.append("lockstep")
     return tuple(found)
+
+
+def _prompts(c: Columns, window: Window, k: int) -> Floats:
+    """Prompt tokens processed in equal slices of the window, each request's when its first token came; the number of
+    requests where their tokens are not known."""
+    begun = c.first_token_ns != NULL
+    tokens = input_tokens(c)[begun]
+    weights = np.ones(len(tokens)) if (tokens == NULL).any() else tokens.astype(np.float64)
+    edges = np.linspace(window.start_ns, window.end_ns, k + 1)
+    return np.histogram(c.first_token_ns[begun], edges, weights=weights)[0].astype(np.float64)
 
 
 def _longest_gap(c: Columns, window: Window) -> bool:

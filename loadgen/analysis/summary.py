@@ -285,10 +285,15 @@ def _latencies(ok: Columns, concurrency: int) -> tuple[dict[str, Distribution], 
     chunks: list[Floats | None] = []  # None: as the ITL of the same part
     estimated = False
     for part in ok.parts(time_order(ok, "e2e")):
-        pool, gaps = metrics.itl(part), metrics.inter_chunk(part)
+        gaps = metrics.inter_chunk_values(part)
+        if metrics.one_each(part):
+            itl.append(gaps)
+            chunks.append(None)
+            continue
+        pool = metrics.itl(part)
         estimated |= pool.estimated
         itl.append(pool.values)
-        chunks.append(None if np.array_equal(pool.values, gaps.values) else gaps.values)
+        chunks.append(gaps)
     alike = all(gaps is None for gaps in chunks)
     other = [] if alike else [a if b is None else b for a, b in zip(itl, chunks, strict=True)]
     found["itl"] = distribution(_joined(itl), k)

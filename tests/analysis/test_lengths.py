@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from loadgen.analysis.lengths import asked_lengths
+import numpy as np
+import pytest
+
+from loadgen.analysis.lengths import QUANTILES, _within, asked_lengths
 from loadgen.log.columns import columns
 from loadgen.records import InputTokens, OutputTokens, Record
 from tests.report.summaries import record
@@ -32,3 +35,24 @@ def test_of_conversations_it_is_the_first_turns() -> None:
 def test_a_side_that_is_left_open_is_left_out() -> None:
     assert set(asked_lengths(columns([asking(0, None, 5), asking(1, 10, 5)]))) == {"output"}
     assert asked_lengths(columns([])) == {}
+
+
+@pytest.mark.parametrize("kind", ["lognormal", "coin", "equal"])
+@pytest.mark.parametrize("n", [1, 30, 400])
+def test_the_quantiles_of_what_was_drawn_from_lie_within_their_bounds(kind: str, n: int) -> None:
+    rng = np.random.default_rng(n)
+    draws = {"lognormal": rng.lognormal(5, 1, (300, n)), "coin": rng.integers(1, 3, (300, n)) * 10.0,
+             "equal": np.full((300, n), 7.0)}[kind]  # fmt: skip
+    true = {"lognormal": np.exp(5 + np.array([0, 1.2816, 2.3263])), "coin": [10, 20, 20], "equal": [7, 7, 7]}[kind]
+    widths = []
+    for sample in draws:
+        [found] = asked_lengths(
+            columns([asking(i, max(1, round(one)), None) for i, one in enumerate(sample[:1])])
+        ).values()
+        within = [_within(np.sort(sample.round().astype(np.int64)), q) for q in QUANTILES]
+        assert len(found.within) == 3
+        for (low, high), value in zip(within, true, strict=True):
+            assert low <= value + 0.5 and high >= value - 0.5
+        widths.append(within[0][1] / max(1.0, within[0][0]))
+    if kind == "lognormal" and n == 400:
+        assert 1.2 < np.median(widths) < 1.9  # ± 4 standard errors of a median: 25 %

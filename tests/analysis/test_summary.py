@@ -227,6 +227,14 @@ def test_success_and_attempts_stand_side_by_side() -> None:
     assert s.latency["ttft"].max == 500
 
 
+def test_a_verdict_ahead_is_that_of_a_larger_sample_of_the_same_kind() -> None:
+    rows = [record(str(i), 10 * i, 10 * i + (900 if i % 30 == 7 else 100), 10 * i + 950, n=2) for i in range(300)]
+    c, slo = columns(rows), parse_slo(["ttft_p95=500ms"])
+    now, ahead = (summarise(c, 1, slo, ahead=times).objectives[0] for times in (1.0, 10.0))
+    assert (now.verdict, ahead.verdict) == ("inconclusive", "pass")
+    assert now.exceedance == ahead.exceedance  # what is printed is what was seen
+
+
 def test_timeouts_are_named() -> None:
     late = replace(record("a", 0, None, None, outcome="timeout"), timeout="first_token")
     assert one([late]).errors == (("timeout first token", 1),)

@@ -1,0 +1,121 @@
+"""A run beside the hardware's ceilings: shares by hand, what ran out, replicas and cost."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadgen.analysis.capacity import decode_floor, prefill_floor_s
+from loadgen.analysis.ceiling import Ceilings, ceilings
+from loadgen.hardware.deployment import Deployment, cache
+from loadgen.hardware.gpus import gpu_named
+from loadgen.hardware.named import model_named
+from loadgen.records import Distribution, Estimate, Percentile, ServerView, StepSummary
+from tests.report.summaries import summary as summary_of
+
+MODEL = model_named("llama-3.1-8b")
+ON = Deployment(gpu_named("h100"))
+
+
+def _latency(value: float) -> Distribution:
+    q = Percentile(50.0, value, None, None, 100, 100.0, True)
+    return Distribution(100, Estimate(value), 0.0, value, (q,))
+
+
+def level(load: int, tpot_ms: float, ttft_ms: float, rate: float, server: ServerView | None = None) -> StepSummary:
+    return replace(
+        summary_of(load),
+        step=load,
+        concurrency=load,
+        rate=None,
+        input_tokens_mean=1000.0,
+        output_tokens_mean=100.0,
+        output_throughput=Estimate(100 * rate, 99 * rate, 101 * rate),
+        request_throughput=Estimate(rate, 0.95 * rate, 1.05 * rate),
+        concurrency_mean=float(load),
+        latency={"tpot": _latency(tpot_ms), "ttft": _latency(ttft_ms)},
+        server=server,
+        cache=None,
+    )
+
+
+def beside(*steps: StepSummary, verdicts: dict[int, str] | None = None, slo: bool = False) -> Ceilings:
+    found = ceilings(MODEL, ON, steps, verdicts or {}, has_slo=slo)
+    assert found is not None
+    return found
+
+
+def test_shares_are_floors_over_what_was_measured() -> None:
+    (one,) = beside(level(16, 12.0, 40.0, 10.0)).levels
+    floor = decode_floor(MODEL, ON, 16, 1050.0)
+    assert one.decode_share == pytest.approx(floor.tpot_s * 1e3 / 12.0)
+    assert one.prefill_share == pytest.approx(prefill_floor_s(MODEL, ON, 1000.0) * 1e3 / 40.0)
+    flops = 10.0 * (MODEL.prefill_flops(1000.0) + 99 * MODEL.decode_flops(1050.0))
+    assert one.flops_share == pytest.approx(flops / ON.gpu.peak_16)
+    assert one.kv_expected == pytest.approx(16 * 1050 / cache(MODEL, ON).tokens)
+
+
+def test_a_cached_share_takes_its_flops_away() -> None:
+    from loadgen.records import CacheShare
+
+    plain = level(1, 7.0, 40.0, 2.0)
+    (one,), (half,) = beside(plain).levels, beside(replace(plain, cache=CacheShare(seen=0.5))).levels
+    assert half.ttft_floor_ms < 0.55 * one.ttft_floor_ms
+
+
+def test_what_ran_out_first() -> None:
+    busy = ServerView(scrapes=9, failed=0, running=16.0, waiting=0.0, kv_use_share=0.3, kv_use_peak_share=0.4)
+    assert beside(level(4, 50.0, 40.0, 1.0)).ran_out is None
+    found = beside(
+        level(16, 50.0, 40.0, 1.0, busy), level(32, 50.0, 400.0, 1.0, replace(busy, running=16.2, waiting=15.8))
+    ).ran_out
+    assert found is not None and (found.resource, found.load) == ("places in the batch", 32)
+    full = replace(busy, kv_use_peak_share=0.99)
+    found = beside(level(16, 50.0, 40.0, 1.0, busy), level(32, 60.0, 400.0, 1.0, full)).ran_out
+    assert found is not None and (found.resource, found.load) == ("KV memory", 32)
+    found = beside(level(16, 50.0, 40.0, 1.0, replace(busy, preemptions=3.0))).ran_out
+    assert found is not None and found.resource == "KV memory" and "3 preemptions" in found.evidence
+    found = beside(level(8, 7.0, 40.0, 1.0)).ran_out
+    assert found is not None and found.resource == "bandwidth"
+
+
+def test_replicas_and_cost_are_of_the_highest_load_that_holds() -> None:
+    steps = level(8, 8.0, 40.0, 10.0), level(16, 9.0, 60.0, 18.0), level(32, 30.0, 900.0, 25.0)
+    found = beside(*steps, verdicts={8: "pass", 16: "pass", 32: "fail"}, slo=True)
+    assert found.best is not None and found.best.load == 16
+    assert found.each == pytest.approx(0.95 * 18)
+    assert found.replicas(40) == math.ceil(40 / (0.95 * 18)) and found.replicas(17.0) == 1
+    assert found.cost(3.6) == pytest.approx(3.6 / 3600 / 1800 * 1e6)
+    without = beside(*steps)
+    assert without.best is not None and without.best.load == 32
+    none = beside(*steps, verdicts={8: "fail", 16: "fail", 32: "fail"}, slo=True)
+    assert none.best is None and none.replicas(40) is None and none.cost(1.0) is None and none.doubled == ()
+
+
+def test_the_kv_limit_is_told_or_implied() -> None:
+    told = ServerView(scrapes=9, failed=0, running=16.0, kv_use_share=0.05, kv_tokens=440_000.0)
+    found = beside(level(16, 9.0, 40.0, 10.0, told))
+    assert (found.kv_measured, found.kv_source) == (440_000.0, "told by the server")
+    implied = beside(level(16, 9.0, 40.0, 10.0, replace(told, kv_tokens=None)))
+    assert implied.kv_measured == pytest.approx(16 * 1050 / 0.05)
+    assert beside(level(16, 9.0, 40.0, 10.0)).kv_measured is None
+
+
+@given(tpot=st.floats(6.0, 200.0), ttft=st.floats(20.0, 5000.0), load=st.integers(1, 128), rate=st.floats(0.5, 50.0))
+def test_doubling_helps_or_does_nothing_and_never_more_than_twice(
+    tpot: float, ttft: float, load: int, rate: float
+) -> None:
+    for one in beside(level(load, tpot, ttft, rate)).doubled:
+        assert 0.5 < one.ratio <= 2.0 + 1e-9, one
+        if one.resource in ("bandwidth", "FLOPs"):
+            assert one.ratio >= 1.0 - 1e-9
+
+
+def test_a_run_of_failures_alone_says_nothing() -> None:
+    nothing = replace(level(1, 7.0, 40.0, 2.0), input_tokens_mean=None, output_tokens_mean=None)
+    assert ceilings(MODEL, ON, [nothing], {}, has_slo=False) is None
+    assert ceilings(MODEL, ON, [], {}, has_slo=False) is None

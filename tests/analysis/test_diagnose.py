@@ -1,0 +1,173 @@
+"""Planted causes come first, healthy runs are left alone, and no log, however damaged, is too much."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks.diagnose import diagnosed, measured
+from benchmarks.planted import Planted, Prompts, Way
+from loadgen.analysis import summarise_run
+from loadgen.analysis.diagnose import CAUSES, Diagnosis, Finding, Measured, diagnose
+from loadgen.analysis.diagnose.finding import ordered
+from loadgen.analysis.diagnose.levels import least_squares
+from loadgen.analysis.diagnose.parallel import tensor_parallel
+from loadgen.analysis.diagnose.stalls import overlaps
+from loadgen.log.columns import columns
+from loadgen.records import Record, Slo
+from loadgen.simulator.engine import EngineConfig
+from loadgen.simulator.presets import machine_named, served
+from loadgen.slo import parse_slo
+from tests.thorough import examples
+
+from .record_samples import steps
+
+PLAIN = EngineConfig(step_ms=20, decode_ms=0.1, prefill_ms=0.03, overhead_ms=5, max_batch=256)
+SHORT = Prompts(200, 24)
+CACHING = replace(PLAIN, prefix_cache=True)
+LEVELS = (1.0, 8.0)
+TP = {
+    tp: replace(served(replace(machine_named("llama-3.1-8b", "h100", tp), link_latency_us=90)), prefix_cache=False)
+    for tp in (1, 8)
+}
+
+
+def planted(cause: str, engine: EngineConfig = PLAIN, prompts: Prompts = SHORT, **more: object) -> Planted:
+    values: dict[str, object] = {"levels": LEVELS, "requests": 40, "metrics": False, **more}
+    return Planted(cause, engine, prompts, **values)  # type: ignore[arg-type]
+
+
+SCENARIOS = [
+    planted("prefill_bound", prompts=Prompts(3000, 12)),
+    planted("queueing", replace(PLAIN, max_batch=4), levels=(1.0, 12.0)),
+    planted("batch_limit", replace(PLAIN, max_batch=4), levels=(1.0, 12.0), metrics=True),
+    planted("decode_bound", replace(PLAIN, decode_ms=2.0)),
+    planted("kv_exhausted", replace(PLAIN, kv_blocks=90), levels=(1.0, 16.0), metrics=True),
+    planted("kv_exhausted", replace(PLAIN, kv_blocks=40), Prompts(60, 60, 0.5), levels=(1.0, 24.0), requests=80),
+    planted("admission_limit", way=Way(gate=3), levels=(1.0, 12.0), metrics=True),
+    planted("admission_limit", way=Way(refuse=3), levels=(1.0, 8.0)),
+    planted("overload", replace(PLAIN, max_batch=4), levels=(1.0, 20.0), rates=True, requests=200),
+    planted("long_prompts", prompts=Prompts(200, 40, 0.3, 0.1, 6000), levels=(1.0, 6.0), requests=80),
+    planted("speculation", replace(PLAIN, speculate=3)),
+    planted("speculation", way=Way(chunk=4)),
+    planted("prefix_cache", CACHING, Prompts(200, 24, prefix=320), usage=True),
+    planted("prefix_cache_contaminated", CACHING, Prompts(200, 24, prefix=320, told=False), usage=True),
+    planted("network", way=Way(rtt_ms=120)),
+    planted("buffering_proxy", way=Way(flush_ms=160)),
+    planted("gateway_limit", way=Way(cut_s=0.55), prompts=Prompts(200, 26, 0.4)),
+    planted("gateway_limit", way=Way(rate_limit=4)),
+    planted("short_outputs", asked=2.0),
+    planted("requests_failing", way=Way(fail=0.2)),
+    planted("client_bound", way=Way(late_ms=15)),
+    replace(
+        planted("communication", TP[1], describe={"tp": "1"}),
+        second=planted("communication", TP[8], describe={"tp": "8"}),
+    ),
+]
+
+
+@pytest.mark.parametrize("one", SCENARIOS, ids=[f"{i}-{one.cause}" for i, one in enumerate(SCENARIOS)])
+def test_the_planted_cause_comes_first(one: Planted) -> None:
+    found = diagnosed(one, seed=11)
+    assert found.first is not None
+    assert found.first.cause == one.cause, [finding.cause for finding in found.findings]
+    assert found.first.facts
+    assert found.first.change
+
+
+@pytest.mark.parametrize("metrics", [False, True])
+def test_a_healthy_server_is_left_alone(metrics: bool) -> None:
+    found = diagnosed(planted("healthy", metrics=metrics, usage=metrics), seed=3)
+    assert found.findings == ()
+    assert not found.failed
+    assert found.levels == 2
+
+
+def test_what_is_wrong_without_a_cause_is_said_to_be_so() -> None:
+    found = measured(planted("healthy"), seed=3)
+    slo = parse_slo(["e2e_p50=1ms"])
+    again = summarise_run(found.columns, slo)
+    said = diagnose(replace(found, summaries=again, slo=slo))
+    assert [finding.cause for finding in said.findings] == ["unidentified"]
+    assert not said.failed
+    assert said.checks[0].good is False
+
+
+def test_the_server_says_on_which_side_of_its_door_requests_wait() -> None:
+    gate = planted("admission_limit", way=Way(gate=4), levels=(1.0, 12.0))
+    batch = planted("batch_limit", replace(PLAIN, max_batch=4), levels=(1.0, 12.0))
+    untold = [diagnosed(one, seed=5).first for one in (gate, batch)]
+    told = [diagnosed(replace(one, metrics=True), seed=5).first for one in (gate, batch)]
+    assert [f.cause for f in untold if f] == ["queueing", "queueing"]
+    assert [f.cause for f in told if f] == ["admission_limit", "batch_limit"]
+
+
+def test_two_runs_that_do_not_tell_their_gpus_are_not_compared() -> None:
+    one = planted("communication", TP[1])
+    found = diagnosed(replace(one, second=planted("communication", TP[8])), seed=2)
+    assert "communication" not in [finding.cause for finding in found.findings]
+    assert found.checks[-1].what == "GPUs"
+    assert found.checks[-1].good is None
+
+
+@pytest.mark.parametrize(
+    ("manifest", "degree"),
+    [
+        ({}, None),
+        ({"describe": {"tp": "4"}}, 4),
+        ({"describe": {"tp": "none"}}, None),
+        ({"server": {"flags": {"tensor_parallel_size": 2}}}, 2),
+        ({"describe": ["tp"], "server": None, "simulator": {"engine": {"machine": None}}}, None),
+        ({"simulator": {"engine": {"machine": {"on": {"tensor_parallel": 8}}}}}, 8),
+    ],
+)
+def test_tensor_parallelism_is_read_from_what_tells_it(manifest: dict[str, object], degree: int | None) -> None:
+    assert tensor_parallel(manifest) == degree
+
+
+@settings(max_examples=examples(20))
+@given(steps, st.sampled_from([(), ("ttft_p95=1ms",), ("tpot=1ms", "e2e_p50=30s")]))
+def test_no_log_is_too_damaged_to_be_read(records: list[Record], objectives: tuple[str, ...]) -> None:
+    slo = parse_slo(list(objectives)) if objectives else Slo()
+    table = columns([*records, *(replace(record, step=2, concurrency=9) for record in records)])
+    found = diagnose(Measured(summarise_run(table, slo), table, {"describe": {"gpu": 3}, "plan": []}, slo))
+    causes = [finding.cause for finding in found.findings]
+    assert len(causes) == len(set(causes))
+    assert set(causes) <= set(CAUSES)
+    assert all(np.isfinite(fact.value) for finding in found.findings for fact in finding.facts)
+
+
+def test_errors_come_before_the_rest_then_the_order_of_causes() -> None:
+    def one(cause: str, gravity: str) -> Finding:
+        return Finding(cause, gravity, "high", "", (), "")  # type: ignore[arg-type]
+
+    causes = [*reversed(CAUSES)]
+    found = ordered([one(cause, "error" if cause == "decode_bound" else "info") for cause in causes + causes])
+    assert [finding.cause for finding in found][:3] == ["decode_bound", "client_bound", "gateway_limit"]
+    assert len(found) == len(CAUSES)
+    assert Diagnosis((), found, 1).failed
+
+
+@given(st.lists(st.tuples(st.integers(1, 4000), st.integers(0, 5)), min_size=12, max_size=60))
+def test_a_slope_is_that_of_the_points(points: list[tuple[int, int]]) -> None:
+    x = np.array([float(a) for a, _ in points])
+    fit = least_squares(x, 7 + 0.25 * x)
+    if fit is None:
+        assert x.std() <= 0.08 * x.mean() or len(np.unique(np.sort(x)[: int(0.95 * len(x))])) < 2
+        return
+    assert fit.slope == pytest.approx(0.25)
+    assert fit.intercept == pytest.approx(7, abs=1e-6)
+
+
+intervals = st.lists(st.tuples(st.integers(0, 50), st.integers(1, 9)), max_size=12)
+
+
+@given(intervals, intervals)
+def test_overlaps_are_those_found_one_by_one(ours: list[tuple[int, int]], theirs: list[tuple[int, int]]) -> None:
+    a, b = (np.array([(s, s + n) for s, n in some], dtype=float).reshape(-1, 2) for some in (ours, theirs))
+    slow = [any(begin < end and stop >= start for begin, stop in b) for start, end in a]
+    assert overlaps(a[:, 0], a[:, 1], b[:, 0], b[:, 1]).tolist() == slow

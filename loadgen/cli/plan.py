@@ -8,7 +8,7 @@ import click
 
 from ..errors import Exit, UsageError
 from .sections import SectionedCommand, section
-from .values import Count, Number, Whole
+from .values import Count, Number, Rate, Whole
 
 if TYPE_CHECKING:
     from ..analysis.planning import Lengths
@@ -23,6 +23,7 @@ Examples:
   loadgen plan --params 70e9 --weight-bits 4 --layers 80 --heads 64 --kv-heads 8 --head-dim 128 --gpu a100
   loadgen plan --model deepseek-v3 --gpu h200 --tp 8 --json | jq .kv_cache
   loadgen plan --model qwen3-8b --gpu l40s --plot memory.svg
+  loadgen plan --run results/RUN --model llama-3.1-8b --gpu h100 --rps 40 --price 2.5
   loadgen plan --list
 """
 
@@ -134,6 +135,21 @@ class Positive(click.ParamType[float]):
     click.option("--output-len", metavar="N|A-B", help="Tokens to generate, or a range.  [default: 128]"),
 )
 @section(
+    "Beside a run",
+    click.option(
+        "--run",
+        "run_path",
+        metavar="RUN",
+        help="A measured run: its lengths, the share of each ceiling it reached, and what ran out first. Model and GPU"
+        " are its own where it tells them.",
+    ),
+    click.option(
+        "--rps", type=Rate(), multiple=True, metavar="N", help="Requests/s to find the replicas for; repeatable."
+    ),
+    click.option("--slo", multiple=True, metavar="OBJECTIVE", help="In place of the run's own objectives."),
+    click.option("--price", type=Number(above=0), metavar="SUM", help="Of one GPU and hour, for the cost of tokens."),
+)
+@section(
     "Output",
     click.option("--json", "as_json", is_flag=True, help="The plan as JSON."),
     click.option("--plot", metavar="FILE", help="Memory against requests in flight, as .svg or .png."),
@@ -144,6 +160,9 @@ def plan(**given: Any) -> int:
 
     Weights, KV cache and reserves against the memory of a GPU; how many requests of this workload's lengths are held at
     once; and the floors under TTFT and TPOT that bandwidth and peak set. Exit 1 where it does not fit.
+
+    With --run the floors are held against what was measured: the share of each ceiling at each load, the KV limit, the
+    replicas for --rps requests/s inside the objectives, the cost of tokens, and what the next doubling would buy.
     """
     from pathlib import Path
 
@@ -156,6 +175,12 @@ def plan(**given: Any) -> int:
     if given["listed"]:
         click.echo(_tables())
         return Exit.DONE
+    if given["run_path"] is not None:
+        from .beside import print_beside
+
+        return print_beside(given, _model, _deployment)
+    if option := next((name for name in ("rps", "slo", "price") if given[name]), None):
+        raise UsageError(f"--{option} is of a measured run", f"add --run RUN, or leave --{option} out")
     result = planned(_model(given), _deployment(given), _lengths(given))
     if given["plot"]:
         write_memory_chart(result, Path(given["plot"]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -21,11 +20,11 @@ Examples:
   loadgen simulate --preset h100-llama-3.1-8b --speculate 3
   loadgen simulate --model qwen3-32b --gpu h200 --tp 2 --weight-bits 8
   loadgen simulate --truth --levels 1,4,16,64 --slo ttft_p95=500ms --preset h100-llama-3.1-8b --json
+  loadgen simulate --like results/RUN --levels 48,96    # fitted to a measured run: what loads not measured would give
   loadgen simulate --port 9000 --max-batch 64 --step-ms 20 --noise-sigma 0
   curl -sN localhost:8000/v1/completions -d '{"prompt":"Once","max_tokens":8,"stream":true}' | grep -c '^data: {'
   loadgen sweep http://127.0.0.1:8000 --json | jq .
 """
-_STEP_TIMES = ("step_ms", "decode_ms", "prefill_ms")
 
 
 def _list(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
@@ -61,6 +60,7 @@ _TIME = section(
     "Time of a step, without a machine",
     _number("--step-ms", text="Of every step.  [default: 12]"),
     _number("--decode-ms", text="Added for each sequence decoding in a step.  [default: 0.2]"),
+    _number("--context-us", text="Added for each token of KV that decoding reads, in µs.  [default: 0]"),
     _number("--prefill-ms", text="Added for each prompt token.  [default: 0.085]"),
 )
 _MACHINE = section(
@@ -155,6 +155,11 @@ _TRUTH = section(
     "Truth, in place of a server",
     click.option("--truth", is_flag=True, help="Print this engine's true answers, by long runs in virtual time."),
     click.option(
+        "--like",
+        metavar="RUN",
+        help="Fit the step to a measured run: its error at loads held out, and predictions for --levels.",
+    ),
+    click.option(
         "--levels", type=Levels(), metavar="N,N,…", help="Loads in flight.  [default: doubling, past the batch]"
     ),
     click.option("--rates", type=Rates(), metavar="X,X,…", help="Requests a second instead, as Poisson arrivals."),
@@ -181,7 +186,9 @@ _TRUTH_ONLY = ("levels", "rates", "slo", "input_len", "output_len", "requests", 
 @_FURTHER
 @_VARIATION
 @_TRUTH
-def simulate(host: str, port: int, api_key: str | None, timeout_keep_alive: int, truth: bool, **given: Any) -> None:
+def simulate(
+    host: str, port: int, api_key: str | None, timeout_keep_alive: int, truth: bool, like: str | None, **given: Any
+) -> None:
     """Serve a simulated model whose capacity is known.
 
     A continuous-batching engine in virtual steps behind real HTTP: chat and completions, streamed or not, /v1/models,
@@ -190,6 +197,13 @@ def simulate(host: str, port: int, api_key: str | None, timeout_keep_alive: int,
     """
     asked = {name: given.pop(name) for name in _TRUTH_ONLY}
     named = {name: given.pop(name) for name in ("preset", "model", "gpu")}
+    if like is not None:
+        from .like import print_like
+
+        if truth:
+            raise UsageError("--like and --truth exclude each other", "leave one of the two out")
+        print_like(like, named, {name: value for name, value in given.items() if value is not None}, asked)
+        return
     config = _config(named, {name: value for name, value in given.items() if value is not None})
     if truth:
         print_truth(config, asked)
@@ -221,46 +235,6 @@ def _serve(config: EngineConfig, host: str, port: int, api_key: str | None, time
 
 def _config(named: dict[str, str | None], given: dict[str, Any]) -> EngineConfig:
     """The engine that was named, or else the one without a machine, with what was given in place of what it says."""
-    from ..simulator.engine import EngineConfig
+    from ..simulator.configured import configured
 
-    machine = ("tp", "weight_bits", "kv_bits", "tiled_attention")
-    changes: dict[str, Any] = {name: given.pop(name) for name in machine if name in given}
-    if any(named.values()):
-        config = _on_a_machine(named, changes)
-        if wrong := [name for name in _STEP_TIMES if name in given]:
-            option = wrong[0].replace("_", "-")
-            raise UsageError(f"--{option} is of an engine without a machine", f"leave out --{option} or the machine")
-    elif changes:
-        option = next(iter(changes)).replace("_", "-")
-        raise UsageError(f"{option} is of a machine, and none was named", "give --preset, or --model and --gpu")
-    else:
-        config = EngineConfig()
-    return dataclasses.replace(config, **given)
-
-
-def _on_a_machine(named: dict[str, str | None], changes: dict[str, Any]) -> EngineConfig:
-    from ..hardware.gpus import gpu_named
-    from ..hardware.model import Quantisation
-    from ..simulator.presets import machine_named, preset, served
-
-    if named["preset"] and named["model"]:
-        raise UsageError("the model is given twice", "give --preset, or --model and --gpu")
-    if named["model"]:
-        machine = machine_named(named["model"], named["gpu"] or "h100")
-    elif named["preset"]:
-        machine = preset(named["preset"])
-    else:
-        raise UsageError("--gpu alone names no model", "add --model (loadgen plan --list), or give --preset")
-    on, model = machine.on, machine.model
-    if named["gpu"]:
-        on = dataclasses.replace(on, gpu=gpu_named(named["gpu"]))
-    on = dataclasses.replace(
-        on,
-        tensor_parallel=changes.get("tp", on.tensor_parallel),
-        kv_bits=changes.get("kv_bits", on.kv_bits),
-    )
-    if "weight_bits" in changes:
-        bits = changes["weight_bits"]
-        model = model.quantised(Quantisation(bits, name=f"{bits:g} bit"))
-    tiled = changes.get("tiled_attention", machine.tiled_attention)
-    return served(dataclasses.replace(machine, model=model, on=on, tiled_attention=tiled))
+    return configured({**named, **given})

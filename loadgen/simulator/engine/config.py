@@ -19,12 +19,13 @@ UNLIMITED = 1 << 60  # KV blocks of an engine whose memory nobody stated
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """The knobs of the model. Without a `machine` a step lasts `step_ms + decode_ms x (decoding sequences) + prefill_ms
-    x (prompt tokens)`; with one, what its roofline says. The defaults saturate at about 900 output tokens/s with 64
+    """The knobs of the model. Without a `machine` a step lasts `step_ms + decode_ms x (decoding sequences) + context_us x (KV
+    tokens that they read) + prefill_ms x (prompt tokens)`; with one, what its roofline says. The defaults saturate at about 900 output tokens/s with 64
     tokens in and 32 out, give an idle TTFT of about 40 ms there, and switch every further mechanism off."""
 
     step_ms: float = 12.0  # of every step
     decode_ms: float = 0.2  # for each sequence decoding in a step
+    context_us: float = 0.0  # for each token of KV that a decoding sequence reads, in µs
     prefill_ms: float = 0.085  # for each prompt token
     overhead_ms: float = 22.0  # from arrival until the scheduler sees a request; costs no engine time
     max_batch: int = 16  # running sequences
@@ -115,6 +116,7 @@ def config_of(values: Mapping[str, Any]) -> EngineConfig:
 _LOWEST: dict[str, float] = {
     "step_ms": 0,
     "decode_ms": 0,
+    "context_us": 0,
     "prefill_ms": 0,
     "overhead_ms": 0,
     "max_batch": 1,
@@ -139,5 +141,5 @@ _HIGHEST: dict[str, float] = {"acceptance": 1, "drift": 1}
 _WORDS = {"batching": ("continuous", "static"), "kv": ("paged", "contiguous")}
 _MECHANISMS = (
     *("machine", "max_batched_tokens", "batching", "chunked_prefill", "kv", "kv_blocks", "prefix_cache", "speculate"),
-    *("disaggregated", "drift", "stall_every_s"),
+    *("disaggregated", "drift", "stall_every_s", "context_us"),
 )

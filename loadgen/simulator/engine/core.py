@@ -61,6 +61,7 @@ class Core:
         self.memory = memory_for(config)
         self._cost: Cost = Roofline(config.machine) if config.machine else Affine(config)
         self._sight = Sight(config.machine.model) if config.machine else None
+        self._reads = config.context_us > 0  # without a machine
         self._variation = Variation(config)
         self._speculation = Speculation(config) if config.speculate else None
         self._static = config.batching == "static"
@@ -196,6 +197,8 @@ class Core:
         work.decode_tokens = decoding * (1 + self.config.speculate)
         if self._sight and decoding:
             work.decode_context = self._sight.decoding(self._rows[KV, :decoding])
+        elif self._reads and decoding:
+            work.decode_context = float(self._rows[KV, :decoding].sum()) + decoding
 
     # What is prefilled.
 

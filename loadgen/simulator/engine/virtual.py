@@ -108,7 +108,8 @@ def poisson(rate: float, count: int, seed: int) -> Arrivals:
 class VirtualTimes:
     """One row a request, in order of submission, in seconds from the start; `steps_s` and `step_tokens` are the end of
     every step that emitted and how many tokens. `gaps_s` are the times between a request's successive chunks, in order
-    of time, all requests together, and `gaps_end_s` when each ended (empty unless asked for)."""
+    of time, all requests together, and `gaps_end_s` when each ended (empty unless asked for). `event_row`, `event_s`
+    and `event_tokens` are every chunk in order of time: whose it is, when it came, how many tokens (likewise)."""
 
     prompt: Ints
     output: Ints
@@ -123,6 +124,9 @@ class VirtualTimes:
     gaps_s: Floats
     gaps_end_s: Floats
     truth: EngineTruth
+    event_row: Ints = field(default_factory=lambda: np.empty(0, np.int64))
+    event_s: Floats = field(default_factory=lambda: np.empty(0))
+    event_tokens: Ints = field(default_factory=lambda: np.empty(0, np.int64))
 
     @property
     def ttft_s(self) -> Floats:
@@ -150,9 +154,13 @@ class _Columns:
     steps: list[float] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     gaps: list[Floats] = field(default_factory=list)
+    handles: list[Ints] = field(default_factory=list)
+    counts: list[Ints] = field(default_factory=list)
 
 
-def simulate(config: EngineConfig, requests: Requests, load: Closed | Arrivals, *, gaps: bool = False) -> VirtualTimes:
+def simulate(
+    config: EngineConfig, requests: Requests, load: Closed | Arrivals, *, gaps: bool = False, events: bool = False
+) -> VirtualTimes:
     """Run all requests to their end. ValueError if one can never run, or arrivals are not one for each request."""
     count = len(requests.prompt)
     if isinstance(load, Arrivals) and len(load.at_s) != count:
@@ -191,6 +199,9 @@ def simulate(config: EngineConfig, requests: Requests, load: Closed | Arrivals, 
         if gaps:
             columns.gaps.append(now - last[step.handles])
             last[step.handles] = now
+        if events:
+            columns.handles.append(step.handles)
+            columns.counts.append(step.counts)
         ended += len(step.ended)
         if closed:
             for _ in range(min(len(step.ended), count - len(everyone) - len(due))):
@@ -212,4 +223,7 @@ def simulate(config: EngineConfig, requests: Requests, load: Closed | Arrivals, 
         gaps_s=passed[known],
         gaps_end_s=ends[known],
         truth=engine.truth(),
+        event_row=np.concatenate(columns.handles) if columns.handles else np.empty(0, np.int64),
+        event_s=np.repeat(columns.steps, [len(some) for some in columns.handles]) if events else np.empty(0),
+        event_tokens=np.concatenate(columns.counts) if columns.counts else np.empty(0, np.int64),
     )

@@ -65,10 +65,16 @@ class Cost(Protocol):
 
 
 class Affine:
-    """A step without a machine: fixed, for each decoding sequence, for each prompt token."""
+    """A step without a machine: fixed, for each decoding sequence and the KV it reads, for each prompt token."""
 
     def __init__(self, config: EngineConfig) -> None:
         self._step, self._decode, self._prefill = config.step_ms, config.decode_ms, config.prefill_ms
+        self._context = config.context_us / 1e3
 
     def milliseconds(self, work: Work) -> float:
-        return self._step + self._decode * work.decoding + self._prefill * work.prefilled
+        return (
+            self._step
+            + self._decode * work.decoding
+            + self._context * work.decode_context
+            + self._prefill * work.prefilled
+        )

@@ -1,0 +1,1 @@
+"""Readers of what others wrote, under random bytes: `make fuzz`."""

@@ -2,9 +2,9 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
-SOURCES := loadgen tests benchmarks
+SOURCES := loadgen tests benchmarks fuzz
 
-.PHONY: setup demo test test-long fuzz-streams fuzz-faults fuzz-engine check format bench bench-peers-install bench-peers clean
+.PHONY: setup demo test test-long fuzz fuzz-streams fuzz-faults fuzz-engine soak packages lock audit check format bench bench-peers-install bench-peers clean
 
 setup: $(VENV)/.installed
 
@@ -36,11 +36,39 @@ fuzz-faults: setup
 fuzz-engine: setup
 	LOADGEN_FUZZ_ENGINE=3000 $(BIN)/python -m pytest -n 2 --dist worksteal tests/simulator/engine
 
+# Every reader of what others wrote, under atheris and under blind mutation, SECONDS each (eight of them).
+SECONDS ?= 30
+fuzz: setup
+	@$(BIN)/python -c 'import atheris' 2>/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[fuzz]' \
+		|| echo "atheris does not install on this Python: inputs are mutated blindly"
+	$(BIN)/python -m fuzz.run --seconds $(SECONDS)
+
+# A long load at many streams, then kills at random moments. MINUTES=1 STREAMS=200 KILLS=5 to try it.
+MINUTES ?= 30
+STREAMS ?= 1000
+KILLS ?= 200
+soak: setup
+	$(BIN)/python -m benchmarks.soak --minutes $(MINUTES) --streams $(STREAMS)
+	$(BIN)/python -m benchmarks.soak --kills $(KILLS)
+
+# Wheel and sdist, built twice and compared, installed alone and tried. Minutes; needs PyPI.
+packages: setup
+	$(BIN)/python -m benchmarks.packages
+
+# The versions of the core dependencies with their hashes; and what is known against them (needs pypi.org itself).
+lock: setup
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	$(BIN)/uv pip compile --universal --generate-hashes --python-version 3.11 --quiet pyproject.toml -o requirements.lock
+
+audit: setup
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check pip-audit
+	$(BIN)/pip-audit -r requirements.lock --disable-pip --require-hashes --strict
+
 check: setup
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/mypy
-	$(BIN)/python -m pytest tests/test_layers.py
+	$(BIN)/python -m pytest tests/test_layers.py tests/test_packaging.py
 
 format: setup
 	$(BIN)/ruff format $(SOURCES)

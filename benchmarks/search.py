@@ -25,8 +25,11 @@ from benchmarks.search_tables import coverage, plateau, rates
 from benchmarks.search_tables import flags as unsteady
 from benchmarks.virtual import VirtualServer, VirtualSweep, sweep
 from loadgen.search import SweepPlan
+from loadgen.simulator.oracle import Effort, at
 
 NEAR = 0.05
+LEAST_GAIN = math.log1p(SweepPlan().gain)
+GLANCE = Effort(replications=3, requests=1000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +41,25 @@ class Found:
     answer: float | None
 
     @property
+    def near(self) -> bool:
+        """The answer is within 5 %, or 1, of the limit that the long runs found."""
+        if self.answer is None:
+            return math.isinf(self.case.load)
+        return abs(self.answer - self.case.load) <= max(1.0, NEAR * self.case.load)
+
+    @property
     def close(self) -> bool:
         """The answer is within 5 %, or 1, of the true limit, and what the truth leaves open."""
         load, doubt = self.case.load, self.case.doubt
         if self.answer is None:
             return math.isinf(load)
         return abs(self.answer - load) <= max(1.0, NEAR * load) + doubt
+
+    @property
+    def to_the_letter(self) -> bool:
+        """The answer is near, or the true percentile there within 5 % of the objective; the truth taken as exact. Where
+        throughput stopped growing first, no limit was looked for."""
+        return self.near or self.level_met or (self.sweep.stop.first == "plateau" and self.reason_right)
 
     @property
     def level_met(self) -> bool:
@@ -73,6 +89,33 @@ class Found:
         held = stop.held is None or stop.held <= load + doubt or self._of_limit(stop.held) <= 1
         return held and (stop.broke is None or stop.broke >= load - doubt or self._of_limit(stop.broke) > 1)
 
+    @property
+    def reason_right(self) -> bool:
+        """Is the reason for which the sweep stopped true? Where throughput stops growing at the very rung at which the
+        objective breaks, and where the true gain lies within its error of what counts as growth, both are."""
+        kind, first = self.sweep.stop.reason.partition(":")[0], self.sweep.stop.first
+        load, doubt = self.case.load, self.case.doubt
+        top = max(level.concurrency for level in self.sweep.history)
+        if first == "plateau":
+            gain, error = self._gain(top)
+            return gain - 2 * error < LEAST_GAIN and top <= 2 * (load + doubt)
+        if kind == "max_level":
+            return load + doubt >= self.case.most
+        if kind != "slo" or not (math.isfinite(load) or self.level_met):
+            return False
+        rungs = [2**i for i in range(2, 20) if 2**i <= min(load - doubt, self.case.most)]
+        if first == "tie" or not rungs:
+            return True
+        gain, error = self._gain(rungs[-1])
+        return gain + 2 * error > LEAST_GAIN
+
+    def _gain(self, level: int) -> tuple[float, float]:
+        """The true growth of throughput per doubling over the two doublings up to a level, and its standard error."""
+        low, high = (
+            at(self.case.config, self.case.mix, n, effort=GLANCE).throughput for n in (max(1, level // 4), level)
+        )
+        return math.log(high.value / low.value) / 2, math.hypot(low.error / low.value, high.error / high.value) / 2
+
     def _of_limit(self, level: float) -> float:
         return self.case.percentile_ms(round(level)) / self.case.limit_ms
 
@@ -92,7 +135,8 @@ def searches(
 
 def told(found: Found) -> str:
     stop = found.sweep.stop
-    marks = "".join("·" if good else letter for good, letter in ((found.right, "R"), (found.certain, "B")))
+    said = ((found.right, "R"), (found.to_the_letter, "L"), (found.certain, "B"), (found.reason_right, "W"))
+    marks = "".join("·" if good else letter for good, letter in said)
     return (
         f"{marks} {found.case.name:24} limit {found.case.load:6.1f} ±{found.case.error:4.2f}  "
         f"answer {stop.limit or '-'!s:>4} [{stop.held or '-'!s:>4}, {stop.broke or '-'!s:>4}]  "
@@ -111,14 +155,36 @@ def by_engine(found: Sequence[Found], good: Callable[[Found], bool]) -> str:
 
 
 def print_searches(found: Sequence[Found]) -> None:
-    print(f"answer within 5 % or 1, or percentile there within 5 %   {by_engine(found, lambda f: f.right)}")
-    print(f"  answer within 5 % or 1 of the limit                    {by_engine(found, lambda f: f.close)}")
+    steep = [f for f in found if (f.case.steepness or 0) >= 2]
+    none = [f for f in found if math.isinf(f.case.load)]
+    print(f"answer within 5 % or 1, or percentile there within 5 %   {by_engine(found, lambda f: f.to_the_letter)}")
+    print(f"  with what the truth leaves open, or a crossing there   {by_engine(found, lambda f: f.right)}")
+    print(f"  by the distance to the limit alone                     {by_engine(found, lambda f: f.near)}")
+    print(f"  the same, of steep engines                             {by_engine(steep, lambda f: f.near)}")
+    print(f"  the same, and what the truth leaves open               {by_engine(steep, lambda f: f.close)}")
     print(f"certain bracket right                                    {by_engine(found, lambda f: f.certain)}")
+    print(
+        f"answer and bracket right                                 {by_engine(found, lambda f: f.right and f.certain)}"
+    )
+    print(f"stop reason right                                        {by_engine(found, lambda f: f.reason_right)}")
+    print(
+        f"no limit said, or met to within 5 %, where there is none {by_engine(none, lambda f: f.near or f.level_met)}"
+    )
     print(f"called unsteady (the engines are steady)                 {sum(f.sweep.stop.unsteady for f in found):3d}")
     requests = [f.sweep.requests for f in found]
     print(f"requests a sweep                                         {statistics.mean(requests):,.0f} on average")
+    ladders = [rungs_below(f.case.load, f.case.most) for f in found]
+    print(f"levels of a ladder of x1.05 up to the limit              {statistics.mean(ladders):,.1f} on average")
     print(f"stop reasons   {dict(Counter(f.sweep.stop.reason for f in found))}")
     print(f"what came first {dict(Counter(f.sweep.stop.first for f in found))}")
+
+
+def rungs_below(load: float, most: int) -> int:
+    """How many levels a ladder of x1.05, or 1 where that is more, measures until it is past the limit or at its top."""
+    level, rungs = 1, 1
+    while level <= load and level < most:
+        level, rungs = min(most, max(level + 1, round(1.05 * level))), rungs + 1
+    return rungs
 
 
 def engines_of(text: str) -> slice:
@@ -137,6 +203,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--repeats", type=int, default=2000)
     parser.add_argument("--effort", default="normal")
+    parser.add_argument("--fixed", type=int, nargs="+", default=[1000, 2000], help="requests a level, each by itself")
     parser.add_argument("--verbose", action="store_true")
     flags = parser.parse_args()
     chosen = flags.only.split(",")
@@ -145,7 +212,7 @@ def main() -> None:
     if "search" in chosen:
         print(f"\n{len(engines)} engines, {flags.seeds} seeds, effort {flags.effort}")
         print_searches(searches(engines, flags.seeds, print if flags.verbose else lambda line: None, flags.effort))
-    for fixed in (1000, 4000) if "fixed" in chosen else ():
+    for fixed in flags.fixed if "fixed" in chosen else ():
         print(
             f"\n{len(engines)} engines, {flags.seeds} seeds, {fixed:,} requests a level ({fixed * 5 // 2:,} for a p99)"
         )
@@ -157,7 +224,7 @@ def main() -> None:
     if "plateau" in chosen:
         plateau(max(1, flags.repeats // 10))
     if "rate" in chosen:
-        rates(max(1, flags.repeats // 20))
+        rates(max(1, flags.repeats // 10))
     print(f"\n{time.process_time() - began:.0f} s of CPU")
 
 

@@ -1,12 +1,14 @@
 """Seeded engines for `benchmarks.search`, with what is true of them.
 
-    python -m benchmarks.search_cases      # find the truths again, by the oracle's long runs: minutes
+    python -m benchmarks.search_cases            # find the truths anew, by the oracle's long runs: half an hour
+    python -m benchmarks.search_cases --again    # the same objectives, each limit looked for around the kept one
 
 The truths are kept in `search_cases.json`: they hold as long as the engine does what it did.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import random
@@ -17,7 +19,7 @@ from typing import Any
 from loadgen.records import Slo
 from loadgen.simulator.engine import EngineConfig
 from loadgen.simulator.engine.virtual import Mix
-from loadgen.simulator.oracle import Effort, Metric, Objective, at, crossing
+from loadgen.simulator.oracle import Crossing, Effort, Metric, Objective, at, crossing
 from loadgen.slo import parse_slo
 
 COUNT = 40
@@ -28,7 +30,8 @@ TRUTH = Effort(replications=6, requests=2500)
 @dataclass(frozen=True, slots=True)
 class Case:
     """An engine, a mix of lengths and an objective; `load` is the true limit (inf: none up to `most`), `error` its
-    standard error."""
+    standard error. `steepness` is by what factor the share of requests beyond the objective grows from 0.95 to 1.05 of
+    the limit, by the slope of its log between the limit's two neighbours."""
 
     name: str
     config: EngineConfig
@@ -38,6 +41,7 @@ class Case:
     limit_ms: float
     load: float
     error: float
+    steepness: float | None
 
     @property
     def slo(self) -> Slo:
@@ -88,8 +92,27 @@ def cases() -> list[Case]:
         config, mix = engine(row["seed"])
         name = f"{row['seed']:2d} {row['metric']} p{row['p']}"
         load = math.inf if row["load"] is None else row["load"]
-        found.append(Case(name, config, mix, row["metric"], row["p"], row["limit_ms"], load, row["error"]))
+        found.append(
+            Case(name, config, mix, row["metric"], row["p"], row["limit_ms"], load, row["error"], row.get("steepness"))
+        )
     return found
+
+
+def again(kept: dict[str, Any]) -> dict[str, Any]:
+    """A kept row with its limit found again: between the neighbours of the kept one, or in wider brackets around it
+    where the limit has left them."""
+    config, mix = engine(kept["seed"])
+    objective = Objective(kept["metric"], kept["limit_ms"], kept["p"] / 100)
+    most = 4 * config.max_batch
+    near = most if kept["load"] is None else kept["load"]
+    for reach in (1, 4, most):
+        low, high = max(1, math.floor(near) - reach + 1), min(most, math.floor(near) + reach)
+        if kept["load"] is None:
+            low, high = 1, most
+        found = crossing(config, mix, objective, low, high, effort=TRUTH)
+        if (found.load > 0 or low == 1) and (not math.isinf(found.load) or high == most):
+            break
+    return kept | _found(found)
 
 
 def truth(seed: int) -> dict[str, Any]:
@@ -102,8 +125,16 @@ def truth(seed: int) -> dict[str, Any]:
     told = at(config, mix, level, effort=TRUTH).figures[f"{metric}_p{p}_ms"].value
     limit_ms = float(f"{told * draw.uniform(0.97, 1.03):.6g}")
     found = crossing(config, mix, Objective(metric, limit_ms, p / 100), 1, 4 * config.max_batch, effort=TRUTH)
-    load = None if math.isinf(found.load) else round(found.load, 3)
-    return {"seed": seed, "metric": metric, "p": p, "limit_ms": limit_ms, "load": load, "error": round(found.error, 3)}
+    return {"seed": seed, "metric": metric, "p": p, "limit_ms": limit_ms} | _found(found)
+
+
+def _found(found: Crossing) -> dict[str, Any]:
+    if math.isinf(found.load):
+        return {"load": None, "error": 0.0, "steepness": None}
+    below, above = math.floor(found.load), math.floor(found.load) + 1
+    beyond = [max(1 - found.met[load].value, 1e-6) for load in (below, above)]
+    steepness = math.exp(0.1 * found.load * math.log(beyond[1] / beyond[0]))
+    return {"load": round(found.load, 3), "error": round(found.error, 3), "steepness": round(min(steepness, 999), 2)}
 
 
 def _between(draw: random.Random, low: float, high: float) -> float:
@@ -111,4 +142,9 @@ def _between(draw: random.Random, low: float, high: float) -> float:
 
 
 if __name__ == "__main__":
-    KEPT.write_text("[\n" + ",\n".join(json.dumps(truth(seed)) for seed in range(COUNT)) + "\n]\n")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--again", action="store_true", help="look only around the kept limits")
+    rows = (
+        [again(row) for row in json.loads(KEPT.read_text())] if parser.parse_args().again else map(truth, range(COUNT))
+    )
+    KEPT.write_text("[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n")

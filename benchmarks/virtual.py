@@ -39,7 +39,7 @@ from loadgen.records import (
 )
 from loadgen.runner.looks import Looks
 from loadgen.search import SweepPlan, decide, judge
-from loadgen.search.effort import StepRule, baseline_rule, step_rule
+from loadgen.search.effort import StepRule, baseline_rule, rule_of, step_rule
 from loadgen.simulator.engine import EngineConfig
 from loadgen.simulator.engine.disaggregated import core_for
 from loadgen.simulator.engine.sequence import Sequence
@@ -282,7 +282,7 @@ def sweep(
         whole = step_rule(effort, slo, requests=fixed * whole.requests_cap // step_rule(effort, Slo()).requests_cap)
     history: list[LevelResult] = []
     summaries: list[StepSummary] = []
-    ramp_s = 0.0
+    ramp_s = start_s = 0.0
     while True:
         decision = decide(history, plan)
         if isinstance(decision, Stop):
@@ -294,11 +294,13 @@ def sweep(
             server,
             number,
             decision.concurrency,
-            baseline_rule(whole) if first else whole,
-            slo,
+            baseline_rule(whole) if first else rule_of(whole, decision, repeats=plan.repeats),
+            Slo() if decision.check else slo,
             ramp_s=ramp_s,
             baseline=first,
+            start_s=start_s,
         )
+        start_s = found.summary.window.end_ns / 1e9 if found.summary.window else start_s
         e2e = found.summary.latency["e2e"].mean
         ramp_s = e2e.value / 1e3 if e2e is not None else 0.0
         level = found.level

@@ -9,7 +9,7 @@ manifest's `started_epoch_ns` is the wall time of that zero. `None` means not kn
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, get_args
 
@@ -70,7 +70,8 @@ class Prompt:
     in place of the text.
 
     Of a conversation: `session` and `turn` (from 1) say which turn it is, `history` is what was said before, the user's
-    words and the answers in turn, and `then` makes the turn after it. `shared` is how many of its first tokens were
+    words and the answers in turn, and `then` makes the turn after it; a turn that comes at a time of its own is not sent
+    before `after` has ended. `shared` is how many of its first tokens were
     sent before in this stream: at least and at most, as the server's template may stand before or after the text; None
     is not known.
     """
@@ -88,14 +89,19 @@ class Prompt:
     turn: int | None = None
     then: Then | None = field(default=None, compare=False, repr=False)
     shared: tuple[int, int] | None = None
+    after: After | None = field(default=None, compare=False, repr=False)
 
 
 class Then(Protocol):
     """What follows a prompt that is a turn of a conversation. `keeps` says that it needs the answer's text, `cut` that
-    it was ended before its time because the next turn might not have fitted the server's context."""
+    it was ended before its time because the next turn might not have fitted the server's context, `more` that a turn
+    may follow the one that was made last."""
 
     keeps: bool
     cut: bool
+
+    @property
+    def more(self) -> bool: ...
 
     def heard(self, text: str) -> None:
         """The answer's text, before `next`."""
@@ -104,6 +110,14 @@ class Then(Protocol):
     def next(self, record: Record) -> tuple[int, Prompt] | None:
         """After a turn has ended: how long the user thinks, in ns, and the turn after it; None is the end."""
         ...
+
+
+class After(Protocol):
+    """What a turn with a time of its own waits for: `done_ns` is when that ended, None before; then it calls `wake`."""
+
+    done_ns: int | None
+
+    def call(self, wake: Callable[[], None]) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -450,7 +464,7 @@ class CacheShare:
 @dataclass(frozen=True, slots=True)
 class AskedLengths:
     """The lengths asked for on one side of a step's n measured requests, of conversations in their first turns, in
-    tokens."""
+    tokens. `within` are (least, most) for p50, p90 and p99 of what they were drawn from, beyond doubt."""
 
     n: int
     mean: float
@@ -458,6 +472,7 @@ class AskedLengths:
     p50: float
     p90: float
     p99: float
+    within: tuple[tuple[float, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -583,7 +598,8 @@ class StepSummary:
 @dataclass(frozen=True, slots=True)
 class LevelResult:
     """One measured level, as the search sees it. `broke` names the objectives that failed, or that kept an undecided
-    level from passing. `of_limit` is, by objective, its percentile as a share of its limit; `goodput` in requests/s."""
+    level from passing. `of_limit` is, by objective, its percentile as a share of its limit; `goodput` in requests/s;
+    `checks` are the objectives that decide; `windows` how many were pooled."""
 
     concurrency: int
     output_throughput: Estimate | None
@@ -598,16 +614,21 @@ class LevelResult:
     of_limit: Mapping[str, float] = field(default_factory=dict)
     goodput: float | None = None
     completed: float | None = None  # requests/s, of every phase
+    checks: tuple[ObjectiveCheck, ...] = ()
+    windows: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class NextLevel:
     """The load to measure next, and why, in a few words: requests in flight or, of an open loop, `rate` in
-    requests/s."""
+    requests/s. `check`: it was judged before, and only its throughput is asked for. `repeat`: it is one of several
+    windows that are pooled."""
 
     concurrency: int
     why: str
     rate: float | None = None
+    check: bool = False
+    repeat: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ intervals are taken at that size (Korn and Graubard, Survey Methodology 24, 1998
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ Floats = NDArray[np.float64]
 LEVEL = 0.95  # of every printed interval, two-sided
 MIN_BATCHES = 5
 MAX_BATCHES = 16
+MAX_VERDICT_BATCHES = 64
 RATE_FLOOR = 0.005  # equal lengths run in lockstep with the batches, which then hide the true spread
 
 
@@ -36,12 +38,21 @@ def quantile(values: Floats, q: float) -> float:
     Unlike NumPy it is exact with +inf in the sample (a failure ranks as infinitely late): the result is inf as soon as
     the interpolation touches an infinite value with any weight.
     """
-    n = len(values)
+    below, above, _ = _between(len(values), q)
+    return _interpolated(np.partition(values, (below, above)), q)
+
+
+def _between(n: int, q: float) -> tuple[int, int, float]:
+    """The places of the order statistics around the q-quantile of n, and how far it lies from the one to the other."""
     position = q * (n - 1)
     below = min(int(position), n - 1)
-    above = min(below + 1, n - 1)
-    part = np.partition(values, (below, above))
-    low, high, weight = float(part[below]), float(part[above]), position - below
+    return below, min(below + 1, n - 1), position - below
+
+
+def _interpolated(ranked: Floats, q: float) -> float:
+    """The q-quantile of values of which those two are in their places."""
+    below, above, weight = _between(len(ranked), q)
+    low, high = float(ranked[below]), float(ranked[above])
     if weight == 0 or low == high:
         return low
     return low + (high - low) * weight if math.isfinite(high) else high
@@ -53,6 +64,13 @@ def batch_count(n: int, concurrency: int) -> int:
     if n < MIN_BATCHES:
         return 0
     return max(MIN_BATCHES, min(MAX_BATCHES, n // (2 * max(concurrency, 1))))
+
+
+def verdict_batches(n: int, concurrency: int) -> int:
+    """How many batches a verdict on n time-ordered requests cuts them into: as `batch_count`, and of a long sample up
+    to 64 of four turnovers and 40 requests each, as the more batches there are, the less is paid for estimating the
+    design effect from them."""
+    return max(batch_count(n, concurrency), min(MAX_VERDICT_BATCHES, n // max(4 * concurrency, 40)))
 
 
 def batch_means(values: NDArray[Any], k: int) -> Floats:
@@ -134,7 +152,7 @@ def percentile(values: Floats, p: float, k: int, ranked: Floats | None = None) -
     if n == 0:
         return None
     order = np.sort(values) if ranked is None else ranked
-    value = quantile(order, p / 100)
+    value = _interpolated(order, p / 100)
     n_star = effective_n(n, design_effect(values > value, k), k)
     size = math.floor(n_star)
     lower, upper = binomial_ranks(size, p / 100)
@@ -190,17 +208,47 @@ def dispersion(counts: NDArray[Any]) -> float:
     return float(counts.var()) / mean if mean > 0 else 0.0
 
 
-def halves_differ(slices: Floats, least: float, alpha: float = 0.01) -> bool:
-    """Do the means of the first and the last half of equal slices differ, beyond chance (two-sided t test at alpha,
-    pooled variance) and by more than the share `least` of the mean? False with fewer than 6 slices."""
-    k = len(slices) // 2
-    mean = float(slices.mean()) if len(slices) else 0.0
-    if k < 3 or mean <= 0:
+def without(values: Floats, covariate: Floats) -> Floats:
+    """Values of positive mean as shares of it, less what a straight line in `covariate` explains; their mean is 1."""
+    y: Floats = values / values.mean()
+    x = covariate - covariate.mean()
+    square = float((x * x).sum())
+    slope = float((x * y).sum()) / square if square > 0 else 0.0
+    left: Floats = y - slope * x
+    return left
+
+
+def trend(slices: Floats, covariate: Floats, least: float, alpha: float = 0.01) -> bool:
+    """Do the means of equal slices of time follow a parabola, beyond chance (F test at alpha) and by more than the
+    share `least` of the mean from its lowest to its highest, beside a straight line in `covariate`? Ordinary least
+    squares on slices and covariate as they are: slices of two turnovers are nearly independent. False with fewer than 8
+    slices."""
+    k = len(slices)
+    mean = float(slices.mean()) if k else 0.0
+    if k < 8 or mean <= 0:
         return False
-    first, last = slices[:k], slices[-k:]
-    change = float(last.mean() - first.mean())
-    error = math.sqrt((float(first.var(ddof=1)) + float(last.var(ddof=1))) / k)
-    return abs(change) > max(least * mean, t_quantile(1 - alpha / 2, 2 * k - 2) * error)
+    y, time = slices / mean, np.linspace(-1, 1, k)
+    spread = float(covariate.std())
+    given = [np.ones(k), *([(covariate - covariate.mean()) / spread] if spread > 0 else [])]
+    columns = np.column_stack([*given, time, time**2])
+    factors, *_ = np.linalg.lstsq(columns, y, rcond=None)
+    plain, *_ = np.linalg.lstsq(columns[:, : len(given)], y, rcond=None)
+    parabola = columns[:, -2:] @ factors[-2:]
+    if float(np.ptp(parabola)) <= least:
+        return False
+    rest = float(((y - columns @ factors) ** 2).sum())
+    gained = float(((y - columns[:, : len(given)] @ plain) ** 2).sum()) - rest
+    degrees = k - columns.shape[1]
+    return rest == 0 or float(special.fdtrc(2, degrees, gained / 2 / (rest / degrees))) < alpha
+
+
+def homogeneous(values: Sequence[float], halves: Sequence[float], tests: int = 1, alpha: float = 0.01) -> bool:
+    """May independent values with 95 % intervals of these half-widths have one mean? Cochran's Q, the weighted sum of
+    squares around the weighted mean, against chi-square with k - 1 degrees of freedom at alpha / tests."""
+    weights = np.array([(float(special.ndtri((1 + LEVEL) / 2)) / half) ** 2 for half in halves])
+    column = np.asarray(values, dtype=np.float64)
+    q = float((weights * (column - np.average(column, weights=weights)) ** 2).sum())
+    return float(special.chdtrc(len(column) - 1, q)) > alpha / tests
 
 
 def serial_dependence(slices: Floats, alpha: float = 0.01) -> bool:

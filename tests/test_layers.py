@@ -20,13 +20,16 @@ ALLOWED: dict[str, set[str]] = {
     "search": BASE,
     "log": BASE,
     "analysis": BASE | {"log", "hardware"},
-    "report": BASE | {"log", "analysis", "hardware"},
+    "report": BASE | {"log", "analysis", "hardware", "experiments"},
     "simulator": {"errors", "hardware"},
+    "experiments": BASE | {"workload", "log", "analysis", "simulator"},
     "runner": BASE | {"workload", "client", "search", "log", "analysis"},
-    "cli": BASE | {"workload", "client", "search", "log", "analysis", "report", "simulator", "runner", "hardware"},
+    "cli": BASE
+    | {"workload", "client", "search", "log", "analysis", "report", "simulator", "experiments", "runner", "hardware"},
     "worker": BASE | {"client", "log"},
+    "api": BASE | {"log", "analysis", "report", "search", "runner", "cli"},
     "__main__": {"cli"},
-    "__init__": set(),
+    "__init__": {"api", "errors"},
 }
 TERMINAL = {"cli", "report/live.py"}
 

@@ -215,18 +215,64 @@ def test_dispersion_by_hand_and_of_known_processes() -> None:
 def test_steady_series_are_left_alone_and_drifting_ones_found() -> None:
     rng = np.random.default_rng(2)
     noise = [100 + rng.normal(0, 5, 16) for _ in range(400)]
-    assert sum(stats.halves_differ(x, 0.02) for x in noise) <= 12  # 1 % each
+    nothing = np.zeros(16)
+    assert sum(stats.trend(x, nothing, 0.02) for x in noise) <= 12  # 1 % each
     assert sum(stats.serial_dependence(x) for x in noise) <= 12
     slope = np.linspace(-15, 15, 16)
-    assert sum(stats.halves_differ(x + slope, 0.02) for x in noise) >= 380
+    assert sum(stats.trend(x + slope, nothing, 0.02) for x in noise) >= 380
+    arch = 15 - 30 * np.linspace(-1, 1, 16) ** 2  # the halves are equal
+    assert sum(stats.trend(x + arch, nothing, 0.02) for x in noise) >= 380
     wave = 15 * np.sin(np.linspace(0, 4 * np.pi, 16))  # the halves are equal
     assert sum(stats.serial_dependence(x + wave) for x in noise) >= 160
 
 
 def test_what_varies_by_nothing_does_not_drift() -> None:
     tiny = 100 + np.linspace(0, 0.5, 16)
-    assert not stats.halves_differ(tiny, 0.02) and not stats.serial_dependence(tiny)
-    assert not stats.halves_differ(np.array([1.0, 2.0]), 0.02) and not stats.serial_dependence(np.zeros(16))
+    assert not stats.trend(tiny, np.zeros(16), 0.02) and not stats.serial_dependence(tiny)
+    assert not stats.trend(np.array([1.0, 2.0]), np.zeros(2), 0.02) and not stats.serial_dependence(np.zeros(16))
+    assert not stats.trend(np.zeros(16), np.zeros(16), 0.02)
+
+
+def test_what_other_work_explains_is_no_drift() -> None:
+    rng = np.random.default_rng(4)
+    works = [rng.normal(50, 10, 16) for _ in range(200)]
+    slope = np.linspace(-5, 5, 16)
+    assert sum(stats.trend(200 - work + slope, work, 0.02) for work in works) == 200
+    assert sum(stats.trend(200 - work + rng.normal(0, 0.1, 16), work, 0.02) for work in works) == 0
+    assert sum(stats.trend(200 - work + slope, np.zeros(16), 0.02) for work in works) < 120  # hidden by the work
+    rest = stats.without(200 - works[0], works[0])
+    assert rest == pytest.approx(np.ones(16))
+
+
+def test_the_trend_is_the_f_test_of_nested_least_squares() -> None:
+    """Against SciPy's own F distribution and sums of squares by the normal equations."""
+    from scipy.stats import f
+
+    rng = np.random.default_rng(6)
+    time = np.linspace(-1, 1, 12)
+    for alpha in (0.01, 0.2, 0.5):
+        for _ in range(20):
+            work, y = rng.normal(5, 1, 12), rng.normal(10, 1, 12)
+            small, large = np.stack([np.ones(12), work]), np.stack([np.ones(12), work, time, time**2])
+            rss = [float(y @ y - y @ x.T @ np.linalg.solve(x @ x.T, x @ y)) for x in (small, large)]
+            p = f.sf((rss[0] - rss[1]) / 2 / (rss[1] / 8), 2, 8)
+            assert stats.trend(y, work, 0.0, alpha) == (p < alpha)
+
+
+def test_one_mean_or_several() -> None:
+    rng = np.random.default_rng(7)
+    halves = np.array([1.96, 3.92, 1.96, 0.98, 1.96])
+    even = [10 + rng.normal(0, halves / 1.96) for _ in range(2000)]
+    assert sum(not stats.homogeneous(list(x), list(halves)) for x in even) == pytest.approx(20, abs=16)
+    apart = [x + np.array([4.0, -4.0, 0.0, 2.0, -2.0]) for x in even[:100]]
+    assert sum(not stats.homogeneous(list(x), list(halves)) for x in apart) >= 95
+
+
+def test_a_long_sample_has_more_batches_for_a_verdict() -> None:
+    for n, c in ((20, 1), (169, 4), (320, 16), (600, 8)):
+        assert stats.verdict_batches(n, c) == stats.batch_count(n, c)
+    assert stats.verdict_batches(8000, 16) == 64 and stats.verdict_batches(8000, 64) == 31
+    assert stats.verdict_batches(3, 1) == 0
 
 
 def test_growth_is_called_as_often_as_allowed() -> None:

@@ -19,6 +19,7 @@ Examples:
   loadgen compare results/RUN_A results/RUN_B
   loadgen compare results/RUN_A results/RUN_B results/RUN_C --json | jq '.comparisons[].differences[] | select(.found)'
   loadgen export results/RUN_B | loadgen compare results/RUN_A - --anyway
+  loadgen compare results/RUN_A results/RUN_B --html compared.html
 """
 
 
@@ -26,7 +27,9 @@ Examples:
 @click.argument("paths", nargs=-1, metavar="A B...")
 @click.option("--anyway", is_flag=True, help="Compare although more than one main variable was changed.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-def compare(paths: tuple[str, ...], anyway: bool, as_json: bool) -> int:
+@click.option("--html", metavar="FILE", help="A page with charts instead, complete in itself; - is stdout.")
+@click.option("--lang", type=click.Choice(["en", "zh"]), default="en", show_default=True, help="Language of the page.")
+def compare(paths: tuple[str, ...], anyway: bool, as_json: bool, html: str | None, lang: str) -> int:
     """Say how runs differ from the first one, and how sure that is.
 
     Each is what `loadgen report` reads; one of them may be - for stdin. First the conditions stand side by side: where
@@ -42,20 +45,30 @@ def compare(paths: tuple[str, ...], anyway: bool, as_json: bool) -> int:
     from ..analysis.conditions import conditions
     from ..log.codec import encode, plain
     from ..report.compared import compared_lines, compared_object, refusal
+    from .reading import check_page, write_page
 
     if len(paths) < 2:
         raise UsageError("there is nothing to compare", "give two runs or more: loadgen compare RUN_A RUN_B")
     if paths.count("-") > 1:
         raise UsageError("stdin can be read only once", "give - for one of the runs")
+    if html is not None:
+        check_page(html, *paths, as_json=as_json)
     sides = [run_side(path) for path in paths]
     found = conditions([side.manifest for side in sides], [side.summaries for side in sides])
     refused = "" if anyway else refusal(found)
     against = [] if refused else guarded([compared_with(sides[0], side) for side in sides[1:]])
     result = Compared(tuple(side.name for side in sides), tuple(found), tuple(against))
+    if html is not None:
+        from ..report.charts.compared import Several
+        from ..report.page.compared import compared_page
+        from ..report.words import Words
+
+        names, steps = [side.name for side in sides], [side.summaries for side in sides]
+        write_page(html, compared_page(Several(names, steps, result, refused, Words(lang))))
     if as_json:
         sys.stdout.buffer.write(encode(plain(compared_object(result, refused=refused))))
         sys.stdout.buffer.flush()
-    else:
+    elif html is None:
         click.echo("\n".join(compared_lines(result, refused=refused, width=screen_width())))
     return Exit.UNDECIDED if refused or not any(one.loads for one in against) else Exit.DONE
 

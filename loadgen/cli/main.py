@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import errno
 import importlib
@@ -21,13 +22,17 @@ VERBS = {
     "run": ("run", "Measure one load."),
     "replay": ("replay", "Send what a run sent, again, to another server."),
     "report": ("report", "Say what a log means."),
+    "plot": ("plot", "Draw a chart of a log as SVG or PNG."),
     "export": ("export", "Write the request log as CSV or JSON lines."),
+    "diagnose": ("diagnose", "Say what holds a server up, and one change to try."),
     "compare": ("compare", "Say how runs differ, and how sure that is."),
     "check": ("check", "Say whether a run has become worse: the exit code is the answer."),
+    "experiment": ("experiment", "Ask what one technique gains: two arms, one changed variable, one verdict."),
     "plan": ("plan", "Say whether a model fits, what it holds, and what the hardware would allow."),
     "workloads": ("workloads", "List, show, sample and check the definitions of what is sent."),
     "simulate": ("simulate", "Serve a simulated engine whose true capacity is known."),
     "calibrate": ("calibrate", "Measure this machine itself: what it carries, and how wrong it is."),
+    "completion": ("completion", "Write a completion script for bash, zsh or fish."),
 }
 
 EPILOG = """\
@@ -85,6 +90,10 @@ def main(args: list[str] | None = None) -> Any:
 def _invoke(args: list[str] | None) -> int:
     try:
         _check_text(sys.argv[1:] if args is None else args)
+        if args is None and "_LOADGEN_COMPLETE" in os.environ:  # a shell asks what could be typed next
+            with contextlib.suppress(LoadgenError, click.ClickException, SystemExit):
+                cli.main(prog_name="loadgen", complete_var="_LOADGEN_COMPLETE")
+            return Exit.DONE
         return int(cli.main(args=args, prog_name="loadgen", standalone_mode=False) or 0)
     except (ReaderGoneError, BrokenPipeError):
         # The reader of our output has gone (`| head`): that is its right.

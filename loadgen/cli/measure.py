@@ -16,6 +16,8 @@ from .values import screen_width
 
 if TYPE_CHECKING:
     from ..records import StepSummary, Stop
+    from ..report.facts import RunFacts
+    from ..report.text import Mark
     from ..runner import Finished, RunConfig
     from ..search.sweep import SweepPlan
 
@@ -26,16 +28,12 @@ def measure(verb: str, plan: SweepPlan, flags: Mapping[str, Any]) -> int:
 
     from ..runner import dry_run, execute
 
-    urls: tuple[str, ...] = flags["urls"]
-    if flags["simulate"] and urls:
-        raise UsageError("--simulate and a URL exclude each other", "leave one of the two out")
-    if not flags["simulate"] and not urls:
-        raise UsageError("there is nothing to measure", "give a URL, or --simulate for an embedded simulated server")
+    urls = urls_of(flags)
     with ExitStack() as stack:
         truth: dict[str, Any] | None = None
         note = None
         if flags["simulate"] and not flags["dry_run"]:
-            simulator = _Simulator(flags)
+            simulator = EmbeddedSimulator(flags)
             url, truth = stack.enter_context(simulator)
             urls = (url,)
             note = simulator.closing_note
@@ -56,7 +54,17 @@ def measure(verb: str, plan: SweepPlan, flags: Mapping[str, Any]) -> int:
     return finished.exit_code
 
 
-class _Simulator:
+def urls_of(flags: Mapping[str, Any]) -> tuple[str, ...]:
+    """What is measured: addresses, or none where it is the embedded simulator. Raises UsageError."""
+    urls: tuple[str, ...] = flags["urls"]
+    if flags["simulate"] and urls:
+        raise UsageError("--simulate and a URL exclude each other", "leave one of the two out")
+    if not flags["simulate"] and not urls:
+        raise UsageError("there is nothing to measure", "give a URL, or --simulate for an embedded simulated server")
+    return urls
+
+
+class EmbeddedSimulator:
     """The simulated server in a process of its own, with its computed capacity."""
 
     def __init__(self, flags: Mapping[str, Any]) -> None:
@@ -113,11 +121,33 @@ def _watcher(config: RunConfig, flags: Mapping[str, Any]) -> Any:
 def _show(finished: Finished, config: RunConfig, watcher: Any, *, as_json: bool) -> None:
     """The report of the run, from what it kept; beside a log on stdout it goes to stderr."""
     from ..log.codec import encode
-    from ..records import FAILED_OUTCOMES
-    from ..report.facts import facts_of
     from ..report.jsonout import report_object
     from ..report.live import Terminal
-    from ..report.text import Mark, render
+    from ..report.text import render
+    from .diagnose import cause_of
+
+    facts, marks = told(finished)
+    beside = config.output == "-"
+    if as_json:
+        text = encode(report_object(facts, finished.summaries, marks, finished.stop, config.slo)).decode()
+    else:
+        # On a terminal head and table stand there already, each line written as it came.
+        notes = watcher.notes if isinstance(watcher, Terminal) and sys.stdout.isatty() else None
+        if notes is not None:
+            facts = replace(facts, notes=tuple(note for note in facts.notes if note not in notes))
+        if config.verb == "sweep" and not beside:
+            facts = replace(facts, cause=cause_of(finished.where, facts.requests))
+        width = screen_width(err=beside)
+        text = render(facts, finished.summaries, marks, finished.stop, config.slo, width=width, rest=notes is not None)
+        text = text if notes is None else "\n" + text
+    click.echo(text.rstrip("\n"), err=beside)
+
+
+def told(finished: Finished) -> tuple[RunFacts, dict[int, Mark]]:
+    """What a report says of a run besides its steps, and the verdict on each step by its number."""
+    from ..records import FAILED_OUTCOMES
+    from ..report.facts import facts_of
+    from ..report.text import Mark
 
     marks = {
         summary.step: Mark(level.verdict, level.broke)
@@ -130,15 +160,4 @@ def _show(finished: Finished, config: RunConfig, watcher: Any, *, as_json: bool)
         requests=sum(finished.outcomes.values()),
         failed=sum(n for outcome, n in finished.outcomes.items() if outcome in FAILED_OUTCOMES),
     )
-    beside = config.output == "-"
-    if as_json:
-        text = encode(report_object(facts, finished.summaries, marks, finished.stop, config.slo)).decode()
-    else:
-        # On a terminal head and table stand there already, each line written as it came.
-        notes = watcher.notes if isinstance(watcher, Terminal) and sys.stdout.isatty() else None
-        if notes is not None:
-            facts = replace(facts, notes=tuple(note for note in facts.notes if note not in notes))
-        width = screen_width(err=beside)
-        text = render(facts, finished.summaries, marks, finished.stop, config.slo, width=width, rest=notes is not None)
-        text = text if notes is None else "\n" + text
-    click.echo(text.rstrip("\n"), err=beside)
+    return facts, marks

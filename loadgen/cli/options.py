@@ -211,6 +211,11 @@ _OUTPUT = section(
     click.option("--quiet", is_flag=True, help="Print the result only."),
     click.option("--json", "as_json", is_flag=True, help="Print the result as JSON."),
     click.option("--dry-run", is_flag=True, help="Show the address and the body that would be sent, and send nothing."),
+    click.option(
+        "--metrics-port",
+        metavar="[HOST:]PORT",
+        help="Serve the run's own counters as OpenMetrics there.  [default: off]",
+    ),
     click.option("--describe", type=Pair(), multiple=True, metavar="KEY=VALUE", help="Record a fact; repeatable."),
     click.option("--token-log/--no-token-log", default=True, help="Log each token's time.  [default: on]"),
 )
@@ -256,6 +261,7 @@ def run_config(
     from ..client.scrape import INTERVAL_S, metrics_url
     from ..client.transport import Access
     from ..runner import Budgets, RunConfig, Scraping, WorkloadChoice
+    from ..runner.exporter import parse_address
     from ..slo import parse_slo
     from ..workload.models import parse_models
 
@@ -311,6 +317,7 @@ def run_config(
         plan=plan,
         cache_block=flags["cache_block"],
         resume=flags.get("resume_from"),
+        metrics_address=parse_address(flags["metrics_port"]) if flags["metrics_port"] is not None else None,
         open_loop=flags.get("open_loop"),
         rates=flags.get("rates"),
         slo=slo,
@@ -351,7 +358,7 @@ def run_config(
         output=flags["output"],
         workers=flags["workers"] or None,
         simulator=simulator,
-        command=redacted_command(sys.argv[1:]),
+        command=redacted_command(flags.get("command") or sys.argv[1:]),
     )
 
 
@@ -371,7 +378,7 @@ def _unix_socket(path: str | None) -> str | None:
 def _headers(urls: Sequence[str], flags: Mapping[str, Any]) -> dict[str, str]:
     """The key's header, unless there is no key or the user's own headers say otherwise."""
     headers: dict[str, str] = {}
-    key = _api_key(urls, flags["api_key_env"], flags["api_key_file"])
+    key = _api_key(urls, flags["api_key_env"], flags["api_key_file"], flags.get("api_key"))
     if key:
         headers["authorization"] = f"Bearer {key}"
     for name, value in flags["header"]:
@@ -379,10 +386,14 @@ def _headers(urls: Sequence[str], flags: Mapping[str, Any]) -> dict[str, str]:
     return headers
 
 
-def _api_key(urls: Sequence[str], env: str | None, file: str | None) -> str | None:
+def _api_key(urls: Sequence[str], env: str | None, file: str | None, key: str | None = None) -> str | None:
     if env and file:
         raise UsageError("--api-key-env and --api-key-file exclude each other", "leave one of the two out")
-    if file:
+    if key is not None:
+        if env or file:
+            raise UsageError("api_key stands beside another place for the key", "leave one of the two out")
+        key = key.strip()
+    elif file:
         try:
             key = Path(file).read_text().strip()
         except (OSError, UnicodeDecodeError) as error:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 AGAIN = frozenset(
     (
         *("urls", "wait_ready", "api_key_env", "api_key_file", "header", "ca_file", "insecure", "client_cert"),
-        *("proxy", "trust_env", "unix_socket", "metrics_url", "quiet", "as_json"),
+        *("proxy", "trust_env", "unix_socket", "metrics_url", "metrics_port", "quiet", "as_json"),
     )
 )
 _OURS = ("resume", "anyway")
@@ -29,6 +29,19 @@ MASK = "***"
 def go_on(context: click.Context, path: str, climb: Callable[[dict[str, Any]], int]) -> int:
     """Take up the run in the folder `path`, or show its answer where there is nothing more to measure. `climb` is the
     verb, from its flags."""
+    taken = taken_up(context, path)
+    if isinstance(taken, dict):
+        return climb(taken)
+    from .report import report
+
+    click.echo("nothing to resume: the run came to its end", err=True)
+    context.invoke(report, path=path, as_json=context.params["as_json"])
+    return taken
+
+
+def taken_up(context: click.Context, path: str) -> dict[str, Any] | int:
+    """The flags that go on with the run in the folder `path`, or its exit code where it came to its end. Raises
+    UsageError."""
     from ..log.store import open_run
     from ..runner.config import Resume
     from ..runner.resume import is_finished
@@ -36,17 +49,13 @@ def go_on(context: click.Context, path: str, climb: Callable[[dict[str, Any]], i
     run = open_run(path)
     manifest = _resumable(run, path)
     if is_finished(run):
-        from .report import report
-
-        click.echo("nothing to resume: the run came to its end", err=True)
-        context.invoke(report, path=path, as_json=context.params["as_json"])
         code = manifest.get("exit_code")
         return code if isinstance(code, int) else Exit.DONE
     stored, hidden = _stored(context, manifest)
     flags = _laid_over(context, stored, hidden, manifest)
     flags["resume_from"] = Resume(Path(path), anyway=context.params["anyway"])
     flags["output"] = str(Path(path).parent)
-    return climb(flags)
+    return flags
 
 
 def _resumable(run: Run, path: str) -> Mapping[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,6 +12,9 @@ from .options import shared
 from .sections import SectionedCommand
 from .tracing import TRACE_FLAGS, profile_load, use_trace
 from .values import Rate, Whole
+
+if TYPE_CHECKING:
+    from ..search.sweep import SweepPlan
 
 EPILOG = """\
 \b
@@ -58,14 +61,22 @@ DEFAULT = 8  # requests in flight
     ),
     own=TRACE_FLAGS,
 )
-def run(concurrency: int | None, rate: float | None, arrivals: str | None, **flags: Any) -> int:
+def run(**flags: Any) -> int:
     """Measure one load: so many requests in flight, each slot refilled as it falls free.
 
     With --rate, requests are sent when an arrival process says, whether or not earlier ones have been answered. Of
     several URLs each gets the next request in turn, and all addresses of a name are used evenly.
     """
-    from ..search.sweep import SweepPlan
     from .measure import measure
+
+    return measure("run", *load_of(**flags))
+
+
+def load_of(
+    concurrency: int | None, rate: float | None, arrivals: str | None, **flags: Any
+) -> tuple[SweepPlan, dict[str, Any]]:
+    """The one load that the flags mean, and the flags that are left. Raises UsageError."""
+    from ..search.sweep import SweepPlan
 
     use_definition(flags)
     slo = bool(flags["slo"])
@@ -73,18 +84,18 @@ def run(concurrency: int | None, rate: float | None, arrivals: str | None, **fla
     if timed is not None:
         if arrivals is not None:
             raise UsageError("--trace says when each request is sent", "add --rate N, or leave --arrivals out")
-        return measure("run", SweepPlan(has_slo=slo), {**flags, "open_loop": timed})
+        return SweepPlan(has_slo=slo), {**flags, "open_loop": timed}
     profile = profile_load(flags, arrivals, concurrency) if arrivals is not None else None
     if profile is not None:
         if rate is not None:
             raise UsageError(f"--arrivals {arrivals} says its own rates", "leave --rate out")
-        return measure("run", SweepPlan(has_slo=slo), {**flags, "open_loop": profile})
+        return SweepPlan(has_slo=slo), {**flags, "open_loop": profile}
     if rate is None:
         if arrivals is not None:
             raise UsageError("--arrivals says how the requests of a rate are spread", "add --rate N, or leave it out")
-        return measure("run", SweepPlan(levels=(concurrency or DEFAULT,), has_slo=bool(flags["slo"])), flags)
+        return SweepPlan(levels=(concurrency or DEFAULT,), has_slo=bool(flags["slo"])), flags
 
     from ..runner import OpenLoop
 
     open_loop = OpenLoop(rate, arrivals_of(flags, arrivals), concurrency)
-    return measure("run", SweepPlan(has_slo=bool(flags["slo"])), {**flags, "open_loop": open_loop})
+    return SweepPlan(has_slo=bool(flags["slo"])), {**flags, "open_loop": open_loop}

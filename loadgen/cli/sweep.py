@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -11,6 +11,9 @@ from .definitions import arrivals_of, use_definition
 from .options import shared
 from .sections import SectionedCommand
 from .values import Levels, Number, Rate, Whole, typed
+
+if TYPE_CHECKING:
+    from ..search.sweep import SweepPlan
 
 EPILOG = """\
 \b
@@ -38,6 +41,14 @@ DEMO = {"input_len": "32-96", "output_len": "8-24", "effort": "quick", "slo": ("
     click.option("--factor", type=Number(above=1), metavar="X", default=2.0, show_default=True, help="Raise by this."),
     click.option("--max-level", type=Whole(1), metavar="N", default=256, show_default=True, help="Go no higher."),
     click.option("--levels", type=Levels(), metavar="N,N,…", help="Measure exactly these instead."),
+    click.option(
+        "--repeats",
+        type=Whole(1, 100),
+        metavar="N",
+        default=1,
+        show_default=True,
+        help="On a server that is not steady: measure N windows of each level of the answer, in turn, and pool them.",
+    ),
     click.option(
         "--rate",
         "--request-rate",
@@ -71,16 +82,16 @@ def sweep(resume: str | None, anyway: bool, **flags: Any) -> int:
         return go_on(click.get_current_context(), resume, _climb)
     if anyway:
         raise UsageError("--anyway does nothing without --resume", "leave it out")
-    _check(**flags)
+    check(**flags)
     return _climb(flags)
 
 
-def _check(rate: float | None, demo: bool, levels: tuple[int, ...] | None, **flags: Any) -> None:
+def check(rate: float | None, demo: bool, levels: tuple[int, ...] | None, **flags: Any) -> None:
     """Raises UsageError for flags that do not go together."""
     max_rate, arrivals = flags["max_rate"], flags["arrivals"]
     if rate is None and (max_rate is not None or arrivals is not None):
         raise UsageError("--max-rate and --arrivals are of a sweep of rates", "add --rate N, or leave them out")
-    if rate is not None and (demo or (name := typed("start", "max_level", "levels"))):
+    if rate is not None and (demo or (name := typed("start", "max_level", "levels", "repeats"))):
         raise UsageError(f"--rate and --{'demo' if demo else name} exclude each other", "leave one of the two out")
     if demo and not flags["simulate"]:
         raise UsageError("--demo is a demonstration on the simulated server", "add --simulate, or leave --demo out")
@@ -89,10 +100,15 @@ def _check(rate: float | None, demo: bool, levels: tuple[int, ...] | None, **fla
 
 
 def _climb(flags: dict[str, Any]) -> int:
-    from ..search.sweep import SweepPlan
     from .measure import measure
 
-    flags = dict(flags)
+    return measure("sweep", *load_of(**flags))
+
+
+def load_of(**flags: Any) -> tuple[SweepPlan, dict[str, Any]]:
+    """The ladder of loads that the flags mean, and the flags that are left. Raises UsageError."""
+    from ..search.sweep import SweepPlan
+
     demo, rate, max_rate, arrivals, factor = map(flags.pop, ("demo", "rate", "max_rate", "arrivals", "factor"))
     use_definition(flags)
     if demo:
@@ -106,6 +122,7 @@ def _climb(flags: dict[str, Any]) -> int:
         has_slo=bool(flags["slo"]),
         refine=2 if demo else None,
         revisit=not demo,
+        repeats=flags.pop("repeats"),
     )
     if rate is not None:
         from ..runner import OpenLoop
@@ -120,4 +137,4 @@ def _climb(flags: dict[str, Any]) -> int:
             )
         flags["open_loop"] = OpenLoop(rate, process)
         flags["rates"] = RatePlan(rate, factor, max_rate if max_rate is not None else min(256 * rate, RATES[1]))
-    return measure("sweep", plan, flags)
+    return plan, flags

@@ -107,7 +107,7 @@ def replay(
     flags["output_len"] = None
     if not choice.timed:
         return None
-    flags["requests"], flags["duration"], flags["warmup"] = found.requests, None, 0
+    flags["requests"], flags["duration"], flags["warmup"] = found.most_requests, None, 0
     return OpenLoop(float(f"{min(max(found.rate, RATES[0]), RATES[1]):.4g}"), max_in_flight=concurrency, timed=True)
 
 

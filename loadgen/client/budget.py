@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
@@ -86,15 +87,17 @@ class Budget:
                 count = max(count, outputs)
             self._pay(0, count - outputs)
 
-    def tighten(self, requests: int, tokens: int | None, seconds: float) -> tuple[int, int | None, float]:
+    def tighten(self, requests: int | None, tokens: int | None, seconds: float) -> tuple[int | None, int | None, float]:
         """Lower what is left to a forecast's figures where it is higher or unlimited; returns what is left then. A time
-        that the user gave stays: a forecast of time is the least certain."""
+        that the user gave stays: a forecast of time is the least certain. None, and infinite seconds, are unknown."""
         now = anyio.current_time()
-        self.requests = requests if self.requests is None else min(requests, self.requests)
+        if requests is not None:
+            self.requests = requests if self.requests is None else min(requests, self.requests)
         if tokens is not None:
             self.tokens = tokens if self.tokens is None else min(tokens, self.tokens)
-        self.deadline = now + seconds if self.deadline is None else self.deadline
-        return self.requests, self.tokens, self.deadline - now
+        if self.deadline is None and seconds < math.inf:
+            self.deadline = now + seconds
+        return self.requests, self.tokens, math.inf if self.deadline is None else self.deadline - now
 
     def split(self, weights: Sequence[int]) -> list[Self]:
         """Hand out all that is left, in shares in proportion to the weights: what one of them spends, no other can.

@@ -47,8 +47,8 @@ def failure_kind(error: BaseException) -> FailureKind:
     for one in causes(error):
         if isinstance(one, socket.gaierror):
             return "dns"
-        if isinstance(one, ssl.SSLError):
-            return "tls"
+        if isinstance(one, ssl.SSLError) and not isinstance(one, ssl.SSLWantReadError | ssl.SSLWantWriteError):
+            return "tls"  # those two say that it went on, before the connection broke
         if isinstance(one, OSError) and one.errno in CLIENT_ERRNOS:
             return "client"
     if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.ProxyError):

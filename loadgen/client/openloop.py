@@ -12,6 +12,7 @@ Rules:
    arrivals go on, as fillers, until the sample is complete.
 5. Of conversations, the arrivals are their first turns. A later turn is due when the answer before it is complete and
    its user has thought: it is a request as any other, but no arrival, and moves none.
+6. An arrival that is a turn of a trace's conversation is not sent before the turn before it has ended: then it is due.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import anyio
 import anyio.abc
 
 from ..errors import LoadgenError
-from ..records import Observation, Prompt, Record, RequestSpec
+from ..records import After, Observation, Prompt, Record, RequestSpec
 from .budget import Budget
 from .driver import POLL_S, Flow
 from .sender import Sender
@@ -50,8 +51,9 @@ async def run_open_step(
     """Run one open-loop step to its end and return what was seen; stamps in the result are relative to `zero_ns`.
 
     `arrivals` are offsets in ns from `start_ns` (on `clock`; left out: as soon as the first can be made), endless and
-    ascending; or they come to an end, and the window closes `end_ns` after the start, if it is still open. `plan.rate`
-    is the rate they have, `plan.concurrency` is 0. The rest is as in `driver.run_step`.
+    ascending; or they come to an end, and the window closes `end_ns` after the start, or, of those whose end is not
+    known before, a mean gap after the last of them, if it is still open. `plan.rate` is the rate they have,
+    `plan.concurrency` is 0. The rest is as in `driver.run_step`.
     """
     step = step or Step(plan, prompts, budget or Budget(), control or Control())
     room = anyio.Event()  # one of the requests in flight has ended
@@ -77,6 +79,7 @@ async def run_open_step(
         return None if offset is None else start + offset
 
     due = following()
+    latest, gap_ns = due or 0, round(1e9 / plan.rate) if plan.rate else 0
 
     async def reached(due: int) -> bool:
         """Wait until a request that is due then is to be made, and until there is room; was there none at first?"""
@@ -108,8 +111,13 @@ async def run_open_step(
         step.progress.held_back += limited and now > due
         return spec, at
 
+    playing = 0  # conversations with turns to come
+    waiting: list[int] = []  # when turns were due whose turn before has not ended yet
+
     async def play(spec: RequestSpec, at: int, due: int) -> None:
         """A request and, of a conversation, the turns after it."""
+        nonlocal playing
+        going = more(spec.prompt)
         while (turn := await flow.follow(spec, at, due)) is not None:
             due, prompt = turn
             limited = await reached(due)
@@ -117,25 +125,68 @@ async def run_open_step(
             if found is None:
                 break
             spec, at = found
+            if going and not more(spec.prompt):
+                going = False
+                playing -= 1
+                finish()
+        if going:
+            playing -= 1
+            finish()
         flow.settle()
 
+    async def held(prompt: Prompt, due: int, after: After) -> None:
+        """A turn, once the one before it has ended; it is among those waiting."""
+        nonlocal playing
+        ended = anyio.Event()
+        after.call(ended.set)
+        await ended.wait()
+        since, due = due, max(due, after.done_ns or 0)
+        limited = await reached(due)
+        found = None if step.missed(due) else taken(due, limited, prompt)
+        waiting.remove(since)
+        playing += found is not None and more(prompt)
+        finish()
+        if found is not None:
+            await play(*found, due)
+        flow.settle()
+
+    def finish() -> None:
+        """Where nothing comes any more, the window need not stay open for it."""
+        if due is None and not waiting and not playing:
+            step.exhausted = True
+            step.reach(max(latest + gap_ns if end_ns is None else start + end_ns, flow.now()))
+
     async def feed(group: anyio.abc.TaskGroup) -> None:
-        nonlocal due
+        nonlocal due, latest, playing
         while not step.over and due is not None:
+            latest = due
             limited = await reached(due)
             if step.missed(due):
                 due = following()
                 continue
-            found = taken(due, limited)
+            prompt = step.draw()
+            if prompt is not None and prompt.after is not None and prompt.after.done_ns is None:
+                waiting.append(due)
+                group.start_soon(held, prompt, due, prompt.after)
+                due = following()
+                continue
+            found = None if prompt is None else taken(due, limited, prompt)
             if found is None:
                 break
+            playing += more(found[0].prompt)
             group.start_soon(play, *found, due)
             due = following()
-        if due is None and end_ns is not None:
-            step.reach(max(start + end_ns, flow.now()))
+        finish()
         flow.settle()
 
     await flow.run(lambda group: group.start_soon(feed, group))
+    for turn in waiting:
+        step.missed(turn)
     while due is not None and step.missed(due):
         due = following()
     return step.observation(flow.now())
+
+
+def more(prompt: Prompt) -> bool:
+    """May a turn follow it?"""
+    return prompt.then is not None and prompt.then.more

@@ -193,6 +193,8 @@ class Shared:
         n, parts = self.plan.requests, len(self.team)
         if n is None:
             return [None] * parts
+        if self.schedule is not None and self.schedule.spec == "trace":  # each sends its rows to their end
+            return [n] * parts
         if self.schedule is None:
             return list(apportion(n, apportion(self.plan.concurrency, [1] * parts)))
         # The window opens at arrival `_arrival`; arrival k is worker `k % parts`'s.
@@ -274,8 +276,15 @@ class SharedStep(Phases):
         if counters["ended"] not in (None, "complete"):
             self.end(counters["ended"], counters["detail"])
 
+    def _enough(self) -> bool:
+        return super()._enough() or self._passed()
+
     def _sampled(self) -> bool:
-        return super()._sampled() and all(one.get("passed") for one in self._told)
+        return super()._sampled() and self._passed()
+
+    def _passed(self) -> bool:
+        """Will no worker send any more of the sample?"""
+        return all(one.get("passed") for one in self._told)
 
 
 def _waits(worker: Worker) -> bool:

@@ -119,6 +119,7 @@ class Phases:
         self.detail = ""
         self.faults: Counter[str] = Counter()
         self.over = False
+        self.exhausted = False  # no more arrivals come, however many were wanted
 
     def reach(self, at_ns: int) -> None:
         """Time has come to `at_ns`, or a request for that time is about to be taken: pass into the phase it is in."""
@@ -205,6 +206,8 @@ class Phases:
         return self.progress.completed >= self.plan.warmup and waited >= self.plan.warmup_s * 1e9
 
     def _enough(self) -> bool:
+        if self.exhausted:
+            return True
         if self.plan.requests is not None:
             return self.progress.measured_sent >= self.plan.requests
         return self.plan.enough(self.progress)
@@ -247,12 +250,8 @@ class Step(Phases):
         if self.over:
             return None
         plan = self.plan
-        try:
-            prompt = next(self.prompts) if prompt is None else prompt
-        except StopIteration:  # a trace has come to its end
-            return None
-        except LoadgenError as fault:  # a line of a large file that is no prompt
-            self.end("client", fault.message)
+        prompt = prompt or self.draw()
+        if prompt is None:
             return None
         phase: Phase = self.progress.phase
         if phase == "measured" and at_ns < (self.progress.opened_ns or 0):  # opened ahead, for a later request
@@ -272,6 +271,16 @@ class Step(Phases):
         else:
             self._coming.append(at_ns)
         return spec
+
+    def draw(self) -> Prompt | None:
+        """The next prompt of the stream; None where there is none."""
+        try:
+            return next(self.prompts)
+        except StopIteration:  # a trace has come to its end
+            return None
+        except LoadgenError as fault:  # a line of a large file that is no prompt
+            self.end("client", fault.message)
+            return None
 
     def placed(self, record: Record) -> Record:
         """The record in its phase, where that has become known only since it was taken."""
@@ -362,7 +371,7 @@ class Part(Step):
         return self.open_ns is not None and at_ns >= self.open_ns
 
     def _enough(self) -> bool:
-        if self.sample is not None and self.progress.measured_sent >= self.sample:
+        if self.exhausted or (self.sample is not None and self.progress.measured_sent >= self.sample):
             return True
         return self.close_ns is not None and self.progress.now_ns >= self.close_ns
 

@@ -33,7 +33,10 @@ class Tls:
                         await loop.sock_sendall(sock, out)
             if done:
                 return
-            data = await loop.sock_recv(sock, RECORD_BYTES)
+            try:
+                data = await loop.sock_recv(sock, RECORD_BYTES)
+            except ConnectionError as error:  # TCP did connect: this is the handshake's end
+                raise ssl.SSLEOFError(f"{error.strerror or error} during the TLS handshake") from error
             if not data:
                 raise ssl.SSLEOFError("the server closed the connection during the TLS handshake")
             self._in.write(data)

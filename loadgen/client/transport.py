@@ -20,13 +20,14 @@ from .tally import Tally
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How the server is reached. `headers` may hold secrets: they are never logged (`redacted` is what may be)."""
+    """How the server is reached. `headers` and `proxy` may hold secrets: they are never logged (`redacted` is what may
+    be), nor shown where an object is."""
 
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     ca_file: str | None = None
     insecure: bool = False
     client_cert: str | None = None
-    proxy: str | None = None
+    proxy: str | None = field(default=None, repr=False)
     trust_env: bool = False
     http2: bool = False
     httpx_pool: bool = False  # httpx's own transport though ours could do it

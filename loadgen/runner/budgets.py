@@ -15,6 +15,7 @@ from ..errors import UsageError
 from ..records import Prompt, Record
 from ..search.effort import Forecast, StepRule, forecast, rate_forecast, rates_forecast
 from ..workload.plain import PlainWorkload
+from ..workload.traces.replayed import Replayed
 from .config import Budgets, RunConfig
 
 TRACE_ROOM_S = 20.0  # for a trace to be read, and for what a slow server still has to answer at its end
@@ -105,15 +106,13 @@ def announced(
         )
         expected = replace(expected, rate=config.open_loop.rate)
         if config.open_loop.timed and workload.trace is not None:  # which is all that there is to send
-            each, requests = most_tokens(budget, workload), workload.trace.requests
-            tokens = None if each is None else requests * each
-            expected = replace(expected, requests=requests, tokens=tokens, seconds=expected.seconds + TRACE_ROOM_S)
+            expected = _of_trace(expected, workload.trace, most_tokens(budget, workload), request_s)
     else:
         climbs = config.verb == "sweep" and config.plan.levels is None
         expected = forecast(
             levels,
             rule,
-            extra_steps=config.plan.extra if climbs else 0,
+            extra_steps=config.plan.extra if config.verb == "sweep" else 0,
             warmup=warmup,
             tokens_per_request=most_tokens(budget, workload),
             drain_s=config.drain_s,
@@ -124,8 +123,22 @@ def announced(
     tries = 1 + config.retry.times  # each is a request to the server
     most = None if expected.tokens is None else expected.tokens * tries
     longest_s = expected.seconds + (START_ROOM_S if overlap_s else 0.0)
-    requests, tokens, seconds = budget.tighten(expected.requests * tries, most, longest_s)
+    requests = None if expected.requests is None else expected.requests * tries
+    requests, tokens, seconds = budget.tighten(requests, most, longest_s)
     return Forecast(expected.levels, requests, tokens, seconds, expected.rate, expected.rising)
+
+
+def _of_trace(expected: Forecast, trace: Replayed, each: int | None, request_s: float) -> Forecast:
+    """What a trace sends at its own times, its requests of at most `each` tokens: of one that was looked at to its end,
+    all that there is; of another, what bounds it. Turns of a conversation wait for each other."""
+    if trace.complete:
+        tokens = None if each is None else trace.requests * each
+        turns, wait_s = trace.longest
+        seconds = expected.seconds + TRACE_ROOM_S + wait_s + (turns - 1) * 8 * request_s
+        return replace(expected, requests=trace.requests, tokens=tokens, seconds=seconds)
+    asked = trace.choice
+    seconds = math.inf if asked.seconds is None else 2 * asked.seconds + 60.0 + TRACE_ROOM_S
+    return replace(expected, requests=asked.requests, tokens=None, seconds=seconds)
 
 
 def unloaded_s(record: Record, output_tokens: int | None) -> float:

@@ -123,6 +123,8 @@ class RunConfig:
     command: tuple[str, ...] = ()
     resume: Resume | None = None  # then the seed is the run's own, and `output` says nothing
     more_urls: tuple[str, ...] = ()  # further servers, which requests go to in turn
+    metrics_address: tuple[str, int] | None = None  # where the run's own counters are served
+    signals: bool = True  # Ctrl-C and SIGTERM end it in good order; else the caller's cancelling alone ends it early
 
 
 @dataclass(frozen=True, slots=True)

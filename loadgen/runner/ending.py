@@ -31,8 +31,8 @@ def signal_code(number: signal.Signals | None) -> Exit:
 
 
 class InterruptedRunError(LoadgenError):
-    """A signal came before the first step."""
+    """A run was ended from outside, without an answer: by a signal before the first step, or by its caller."""
 
-    def __init__(self, number: signal.Signals | None) -> None:
-        super().__init__("interrupted before any load was sent")
+    def __init__(self, number: signal.Signals | None, message: str = "interrupted before any load was sent") -> None:
+        super().__init__(message)
         self.exit_code = signal_code(number)

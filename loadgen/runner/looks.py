@@ -2,7 +2,8 @@
 
 A look is taken at geometrically growing sample sizes, in a thread of its own, on a snapshot of the rows so far, with
 their events only where an objective needs them, so that it never holds up the reading of tokens for long. Every look is
-paid for: the error is divided among all that may be taken.
+paid for: the error is divided among all that may be taken. A step that even its cap would leave undecided, going by
+what half of it shows, ends there: the load is as good as the limit, and the search goes by its estimate.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ class Rows(Protocol):
 
 
 MEASURED = PHASES.index("measured")
+HOPELESS = 2.0  # at half of the most requests it is asked whether the rest can decide
 LEAST_HELD = 1_000  # arrivals of an open loop before it may pass: requests need the time to pile up
 
 
@@ -93,7 +95,8 @@ class Looks:
             while self.taken < len(self._sizes) and done >= self._sizes[self.taken]:
                 self.taken += 1
             window = Window(progress.opened_ns or 0, progress.now_ns)
-            self._look = self._pool.submit(self._known, self._rows.snapshot(), window)
+            ahead = rule.requests_most(self._concurrency) / self._sizes[self.taken - 1]
+            self._look = self._pool.submit(self._known, self._rows.snapshot(), window, ahead)
         return False
 
     def settle(self, result: LevelResult) -> LevelResult:
@@ -108,7 +111,7 @@ class Looks:
     def close(self) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
-    def _known(self, rows: Snapshot, window: Window) -> bool:
+    def _known(self, rows: Snapshot, window: Window, ahead: float) -> bool:
         if self._rising:
             n = min(len(self._seen), len(self._in_flight))
             seen, in_flight = (np.frombuffer(one[:n].tobytes(), np.int64) for one in (self._seen, self._in_flight))
@@ -123,6 +126,15 @@ class Looks:
             early = self._rising and level.verdict != "fail" and int((table.phase == MEASURED).sum()) < LEAST_HELD
             if level.verdict in ("pass", "fail", "marginal") and not early:
                 self._decided = level
-            return self._decided is not None
+            if self._decided is not None:
+                return True
+            # An open loop goes on all the same: its requests may still pile up.
+            return ahead <= HOPELESS and not self._rising and not self._hope(table, ahead)
         rate = completed_throughput(table, window, self._concurrency)
         return rate.low is not None and rate.value - rate.low <= self._rule.precision * rate.value
+
+    def _hope(self, table: Columns, ahead: float) -> bool:
+        """Would the most requests that the step may send decide it, if they are as those so far?"""
+        summary = summarise(table, int(table.step[0]), self._slo, looks=self.planned, ahead=ahead)
+        level = judge(summary, self._slo, max_error_rate=self._max_error_rate, looks=self.planned)
+        return level.verdict in ("pass", "fail", "marginal")

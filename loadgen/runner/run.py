@@ -30,8 +30,8 @@ from ..client.shared import OVERLAP_S
 from ..errors import LoadgenError, TargetError
 from ..log.columns import ColumnBuilder
 from ..log.store import check_folder
-from ..records import LevelResult, NextLevel, Record, StepSummary, Stop
-from ..search.effort import baseline_rule, rate_rule, step_rule
+from ..records import LevelResult, NextLevel, Record, Slo, StepSummary, Stop
+from ..search.effort import baseline_rule, rate_rule, rule_of, step_rule
 from ..search.rate import settle_rate
 from ..search.rates import decide_rate, piled
 from ..search.sweep import decide
@@ -43,6 +43,7 @@ from .calibrate.cite import cite
 from .calibrate.store import load as load_calibration
 from .config import Finished, Nobody, Opening, RunConfig, Watcher
 from .ending import InterruptedRunError, exit_code, signal_code
+from .exporter import exporting
 from .journal import Journal
 from .looks import Looks
 from .manifest import closing_manifest, exactly, opening_manifest
@@ -60,10 +61,16 @@ CLOCKS = {"kernel": "kernel stamps", "user": "user stamps, taken as each read re
 
 async def execute(config: RunConfig, watcher: Watcher | None = None) -> Finished:
     """Run to the end and return what it came to. Raises LoadgenError where there is nothing to report."""
-    run = _Run(config, watcher or Nobody())
+    async with exporting(config.metrics_address, watcher or Nobody()) as told:
+        return await _execute(config, told)
+
+
+async def _execute(config: RunConfig, watcher: Watcher) -> Finished:
+    run = _Run(config, watcher)
     ended: Finished | LoadgenError
     async with anyio.create_task_group() as group:
-        await group.start(_listen, run)
+        if config.signals:
+            await group.start(_listen, run)
         try:
             stop = run.already()
             if stop is not None:
@@ -74,6 +81,9 @@ async def execute(config: RunConfig, watcher: Watcher | None = None) -> Finished
                 ended = await run.measure(prepared)
         except LoadgenError as error:  # carried out of the group, which would wrap it
             ended = error
+        except anyio.get_cancelled_exc_class():
+            run.cancelled()
+            raise
         group.cancel_scope.cancel()
     if isinstance(ended, LoadgenError):
         raise ended
@@ -321,9 +331,10 @@ class _Run:
         # nothing.
         climbs = config.verb == "sweep" and config.plan.levels is None and not rising
         first = climbs and not self._results() and level.concurrency <= 2
-        rule = baseline_rule(self.rule) if first else self.rule
+        slo = Slo() if level.check else config.slo
+        rule = baseline_rule(self.rule) if first else rule_of(self.rule, level, repeats=config.plan.repeats)
         rows = ColumnBuilder(ids=False)
-        looks = Looks(rule, config.slo, level.concurrency, rows, config.max_error_rate, rising=rising)
+        looks = Looks(rule, slo, level.concurrency, rows, config.max_error_rate, rising=rising)
         plan = step_plan(
             config,
             self.workload,
@@ -356,7 +367,7 @@ class _Run:
         table = whole.columns()
         summary = beside_server(summarise(table, number, config.slo, observation), table, seen)
         self.request_s = self._e2e_s(summary)
-        verdict = judge(summary, config.slo, max_error_rate=config.max_error_rate, baseline=first, looks=looks.planned)
+        verdict = judge(summary, slo, max_error_rate=config.max_error_rate, baseline=first, looks=looks.planned)
         if rising and summary.window is not None:
             verdict = piled(verdict, overloaded(table, summary.window, looks.planned))
         result = looks.settle(verdict)
@@ -460,6 +471,10 @@ class _Run:
 
     def _targets(self) -> str:
         return " + ".join(target.display() for target in self.setting.targets)
+
+    def cancelled(self) -> None:
+        """Close the log of a run whose task was cancelled; what was in flight is lost, what had ended is in it."""
+        self._failed(InterruptedRunError(None, "interrupted: its task was cancelled"))
 
     def _failed(self, error: LoadgenError) -> None:
         sink = self.journal.sink

@@ -14,11 +14,13 @@ from .levels import (
     changed,
     flattened,
     gain,
+    latest_of,
     marginal,
     peak,
     peak_goodput,
     two_doublings_below,
 )
+from .repeats import differ, pooled
 
 DETAIL_CHARS = 200  # of why a step was ended, in a sentence: the words may be a server's
 
@@ -31,10 +33,12 @@ def stopped(
     gain: float,
     last: LevelResult | None = None,
     listed: bool,
+    repeated: bool = False,
 ) -> Stop:
     """The answer at the end. `last` is the level that ended the sweep, if one did; `gain` the growth per doubling below
-    which load no longer pays; `listed` says that the levels were given."""
-    latest = {level.concurrency: level for level in history}
+    which load no longer pays; `listed` says that the levels were given, `repeated` that a level's windows are
+    pooled."""
+    latest = pooled(history) if repeated else latest_of(history)
     held, broke = certain(latest)
     best = peak(latest, reason)
     kind, _, objective = reason.partition(":")
@@ -43,7 +47,7 @@ def stopped(
         low, high = bracket(latest)
         limit = marginal(latest) or (low if high is not None else None)
         around = band(latest, limit, objective) if limit is not None else None
-    unsteady = _unsteady(history)
+    unsteady = _differing(history) if repeated else _unsteady(history)
     parts = [_why(reason, latest, gain, last, listed)]
     if has_slo:
         parts.append(_held(held, broke, limit, latest))
@@ -53,6 +57,7 @@ def stopped(
             )
     if best is not None and kind != "slo":
         parts.append(f"Highest output throughput: {_rate(best)}.")
+    parts.append(_repeated(latest))
     parts.append(unsteady)
     return Stop(
         reason,
@@ -175,6 +180,24 @@ def _unsteady(history: Sequence[LevelResult]) -> str:
         f"The server was not steady: at {_n(pair[0].concurrency)} it gave {first:,.0f} tokens/s at first and"
         f" {second:,.0f} later, so that the intervals here are too narrow: measure it several times over."
     )
+
+
+def _differing(history: Sequence[LevelResult]) -> str:
+    if not differ(history):
+        return ""
+    return (
+        "The server was not steady: its windows differ by more than each shows by itself; the intervals include that."
+    )
+
+
+def _repeated(latest: Latest) -> str:
+    said = [
+        f"{n}: {_rate(level.output_throughput)}{f' ({level.verdict})' if level.checks else ''}"
+        for n, level in sorted(latest.items())
+        if level.windows > 1 and level.output_throughput is not None
+    ]
+    windows = min((level.windows for level in latest.values() if level.windows > 1), default=0)
+    return f"Over {windows} windows each, in turn, {', '.join(said)}." if said else ""
 
 
 def _n(level: int) -> str:

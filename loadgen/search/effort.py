@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ..records import Slo
+from ..records import NextLevel, Slo
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class StepRule:
 # exceedance allowed).
 EFFORTS: dict[str, StepRule] = {
     "quick": StepRule(130, 1.6, 1_000, 3.0, 20.0, 0.05),
-    "normal": StepRule(130, 1.3, 8_000, 10.0, 120.0, 0.03),
+    "normal": StepRule(130, 1.3, 8_000, 5.0, 120.0, 0.03),
     "thorough": StepRule(130, 1.3, 16_000, 20.0, 900.0, 0.02),
 }
 
@@ -102,14 +102,26 @@ def baseline_rule(rule: StepRule) -> StepRule:
     return replace(rule, requests_cap=16, first_look=1_000_000, seconds_max=min(rule.seconds_max, 30.0))
 
 
+def rule_of(rule: StepRule, level: NextLevel, *, repeats: int = 1) -> StepRule:
+    """The rule of a level's window: shorter where only its throughput is checked, and where it is one of several that
+    are pooled, which are of equal size and together about one step's most."""
+    if rule.requests is not None or rule.duration is not None:
+        return rule
+    if level.check:
+        return replace(rule, first_look=130, requests_cap=EFFORTS["quick"].requests_cap)
+    if level.repeat:
+        return replace(rule, requests=max(rule.first_look, 8 * level.concurrency, rule.requests_cap // repeats))
+    return rule
+
+
 @dataclass(frozen=True, slots=True)
 class Forecast:
     """What a run may send at the most. All of it is a promise, kept by the budget. `tokens` is None where the server
-    decides how long an answer is. `rate` is that of an open loop, in requests/s, which has no levels; of several rates,
-    the highest."""
+    decides how long an answer is. `requests` None and infinite `seconds` are those of a trace that is read as it is
+    sent. `rate` is that of an open loop, in requests/s, which has no levels; of several rates, the highest."""
 
     levels: tuple[int, ...]
-    requests: int
+    requests: int | None
     tokens: int | None
     seconds: float
     rate: float | None = None
@@ -121,10 +133,14 @@ class Forecast:
         if self.rate is not None:
             load = f"{'up to ' if self.rising else ''}{self.rate:,g} requests/s"
         tokens = "any number of tokens" if self.tokens is None else f"{self.tokens:,} tokens in and out"
+        if self.requests is None:
+            return f"{load} at first; to the end of the trace, {tokens}, {_longest(self.seconds)}"
         return f"{load}; at most {self.requests:,} requests, {tokens}, {_longest(self.seconds)}"
 
 
 def _longest(seconds: float) -> str:
+    if math.isinf(seconds):
+        return "for as long as it takes"
     if seconds < 90:
         return f"{math.ceil(seconds)} s"
     return f"{math.ceil(seconds / 60)} min" if seconds < 5400 else f"{math.ceil(seconds / 360) / 10:.1f} h"
@@ -197,8 +213,8 @@ def rates_forecast(
         )
 
     rise, fall = [step(rate) for rate in rates], [step(rate) for rate in (rates[0], *lower)]
-    requests = max(sum(one.requests for one in way) for way in (rise, fall))
-    requests += extra_steps * max(one.requests for one in (*rise, *fall))
+    requests = max(sum(one.requests or 0 for one in way) for way in (rise, fall))
+    requests += extra_steps * max(one.requests or 0 for one in (*rise, *fall))
     seconds = max(sum(one.seconds for one in way) for way in (rise, fall))
     seconds += extra_steps * max(one.seconds for one in (*rise, *fall))
     tokens = None if tokens_per_request is None else requests * tokens_per_request

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 from ..errors import UsageError
 from ..records import Estimate, LevelResult
 from .verdict import ERRORS
 
 Latest = Mapping[int, LevelResult]
+Load = TypeVar("Load", int, float)  # requests in flight, or requests/s
 
 _ENDED = {"client": "client_bound", "errors": "errors", "unauthorized": "errors"}  # any other ending is its own reason
 _Z = 1.96  # half a printed 95 % interval, which already carries Student's t, is _Z standard errors wide
@@ -32,6 +34,15 @@ def check_factor(factor: float) -> None:
         )
 
 
+def latest_of(history: Sequence[LevelResult]) -> Latest:
+    """Each level's last window; one that only checked the throughput of a level judged before takes nothing back."""
+    latest: dict[int, LevelResult] = {}
+    for level in history:
+        if level.verdict != "measured" or level.concurrency not in latest:
+            latest[level.concurrency] = level
+    return latest
+
+
 def ended_by(level: LevelResult) -> str | None:
     """The stop reason of a level after which nothing more can be learnt; None where one may go on."""
     if level.verdict == "invalid":
@@ -44,7 +55,7 @@ def ended_by(level: LevelResult) -> str | None:
 # --- objectives -----------------------------------------------------------------------------------------------------
 
 
-def certain(latest: Latest) -> tuple[int | None, int | None]:
+def certain(latest: Mapping[Load, LevelResult]) -> tuple[Load | None, Load | None]:
     """(highest level that passed, lowest that failed), the former below the latter: a pass above a fail proves
     nothing."""
     broke = min((n for n, level in latest.items() if level.verdict == "fail"), default=None)
@@ -54,7 +65,7 @@ def certain(latest: Latest) -> tuple[int | None, int | None]:
     return held, broke
 
 
-def bracket(latest: Latest) -> tuple[int | None, int | None]:
+def bracket(latest: Mapping[Load, LevelResult]) -> tuple[Load | None, Load | None]:
     """(highest level on the near side of the limit, lowest on the far side), neighbours among those measured.
 
     What is proven decides; between, an undecided level is on the side of its point estimate. One that leans to the far
@@ -72,7 +83,7 @@ def bracket(latest: Latest) -> tuple[int | None, int | None]:
     return near, broke
 
 
-def marginal(latest: Latest) -> int | None:
+def marginal(latest: Mapping[Load, LevelResult]) -> Load | None:
     """The level whose objectives are proven to be met to within 5 %, if there is one."""
     return min((n for n, level in latest.items() if level.verdict == "marginal"), default=None)
 
@@ -110,7 +121,7 @@ def band(latest: Latest, limit: int, objective: str) -> tuple[float, float] | No
 # --- throughput -----------------------------------------------------------------------------------------------------
 
 
-def _log_throughput(level: LevelResult) -> tuple[float, float] | None:
+def log_throughput(level: LevelResult) -> tuple[float, float] | None:
     """(log throughput, its 95 % half-width), None where no interval is known."""
     t = level.output_throughput
     if level.verdict == "invalid":  # its throughput is the client's
@@ -122,7 +133,7 @@ def _log_throughput(level: LevelResult) -> tuple[float, float] | None:
 
 def gain(low: LevelResult, high: LevelResult) -> tuple[float, float] | None:
     """(mean growth of log throughput per doubling of load between two levels, its upper 97.5 % bound)."""
-    a, b = _log_throughput(low), _log_throughput(high)
+    a, b = log_throughput(low), log_throughput(high)
     if a is None or b is None or high.concurrency <= low.concurrency:
         return None
     doublings = math.log2(high.concurrency / low.concurrency)
@@ -189,7 +200,7 @@ def again(history: Sequence[LevelResult]) -> int | None:
     if len(set(levels)) < 4 or len(set(levels)) < len(levels):
         return None
     early = [level.concurrency for level in history[1:] if 4 * level.concurrency <= max(levels)]
-    return max((n for n in early if _log_throughput(_last(history, n)) is not None), default=None)
+    return max((n for n in early if log_throughput(_last(history, n)) is not None), default=None)
 
 
 def changed(history: Sequence[LevelResult]) -> tuple[LevelResult, LevelResult] | None:
@@ -198,7 +209,7 @@ def changed(history: Sequence[LevelResult]) -> tuple[LevelResult, LevelResult] |
         for first in history[:place]:
             if first.concurrency != second.concurrency or "baseline" in (first.verdict, second.verdict):
                 continue
-            a, b = _log_throughput(first), _log_throughput(second)
+            a, b = log_throughput(first), log_throughput(second)
             if a is not None and b is not None and abs(a[0] - b[0]) > max(math.hypot(a[1], b[1]), DRIFT):
                 return first, second
     return None

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from ..errors import UsageError
 from ..records import LevelResult, NextLevel, Stop
 from .answer import why_failed
-from .levels import check_factor, ended_by
+from .levels import bracket, certain, check_factor, ended_by, marginal
 from .verdict import ERRORS
 
 UNSTABLE = "unstable"  # the name under which a rate breaks at which requests pile up
@@ -81,8 +81,8 @@ def decide_rate(history: Sequence[LevelResult], plan: RatePlan) -> NextLevel | S
         return _stop(reason, latest, plan, history[-1])
     if not history:
         return _next(plan.start, "the lowest rate asked for")
-    near, far = _bracket(latest)
-    if any(level.verdict == "marginal" for level in latest.values()):
+    near, far = bracket(latest)
+    if marginal(latest) is not None:
         return _stop(_reason(latest, far), latest, plan)
     if far is None:
         top = max(latest)
@@ -114,24 +114,6 @@ def _rung(rate: float, plan: RatePlan) -> bool:
     return abs(steps - round(steps)) < 1e-3
 
 
-def _bracket(latest: Mapping[float, LevelResult]) -> tuple[float | None, float | None]:
-    """(highest rate on the near side, lowest on the far side), as `levels.bracket` has it for levels."""
-    broke = min((rate for rate, level in latest.items() if level.verdict == "fail"), default=None)
-    held = max(
-        (rate for rate, level in latest.items() if level.verdict == "pass" and (broke is None or rate < broke)),
-        default=None,
-    )
-    near = held
-    for rate in sorted(latest):
-        if rate <= (held or 0.0) or (broke is not None and rate >= broke):
-            continue
-        if latest[rate].p_hat_beyond and near is not None:
-            return near, rate
-        if not latest[rate].p_hat_beyond:
-            near = rate
-    return near, broke
-
-
 def _reason(latest: Mapping[float, LevelResult], far: float | None) -> str:
     names = latest[far].broke if far is not None else ()
     names = names or next((level.broke for level in latest.values() if level.verdict == "marginal"), ())
@@ -141,11 +123,10 @@ def _reason(latest: Mapping[float, LevelResult], far: float | None) -> str:
 
 
 def _stop(reason: str, latest: Mapping[float, LevelResult], plan: RatePlan, last: LevelResult | None = None) -> Stop:
-    near, far = _bracket(latest)
-    held = max((r for r, level in latest.items() if level.verdict == "pass" and (far is None or r < far)), default=None)
-    broke = min((r for r, level in latest.items() if level.verdict == "fail"), default=None)
-    marginal = min((r for r, level in latest.items() if level.verdict == "marginal"), default=None)
-    limit = marginal if marginal is not None else near if far is not None else None
+    near, far = bracket(latest)
+    held, broke = certain(latest)
+    met = marginal(latest)
+    limit = met if met is not None else near if far is not None else None
     known = [level.output_throughput for level in latest.values() if level.output_throughput is not None]
     peak = max(known, key=lambda estimate: estimate.value, default=None)
     goodput = max((level.goodput for level in latest.values() if level.goodput is not None), default=None)

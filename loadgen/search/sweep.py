@@ -8,7 +8,8 @@ Rules, in this order:
    resolution. An undecided level is taken to be on the side of its point estimate, but never counted as held or
    broken: where none is proven to fail, one more rung is measured for that. A level whose percentile is proven to lie
    within 5 % of its objective is the answer.
-5. At the end an early level is measured again, to see whether the server is still the one that it was.
+5. At the end an early level is measured again, to see whether the server is still the one that it was; or, with
+   repeats, the levels on which the answer rests, in turn, and what their windows say together is the answer.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from dataclasses import dataclass
 from ..errors import UsageError
 from ..records import LevelResult, NextLevel, Stop
 from .answer import stopped
-from .levels import Latest, again, bracket, broken, certain, check_factor, ended_by, flattened, marginal
+from .levels import Latest, again, bracket, broken, certain, check_factor, ended_by, flattened, latest_of, marginal
+from .repeats import LEAST, MOST, answering, climb_of, in_turn, pooled
 
 ADMISSION = "errors:admission_limit"
 
@@ -29,7 +31,8 @@ ADMISSION = "errors:admission_limit"
 class SweepPlan:
     """How a sweep climbs. `gain` is the growth of throughput per doubling of load below which it no longer pays;
     `resolution` the ratio of broken to held level that is fine enough; `refine` the most levels spent on reaching it,
-    by default as many as it takes from one rung to the next; `revisit` measures an early level again at the end.
+    by default as many as it takes from one rung to the next; `revisit` measures an early level again at the end;
+    `repeats` is how many windows the levels get on which the answer rests, or all of a given list.
 
     Raises UsageError for a plan that cannot be meant.
     """
@@ -43,8 +46,14 @@ class SweepPlan:
     resolution: float = 1.05
     refine: int | None = None
     revisit: bool = True
+    repeats: int = 1
 
     def __post_init__(self) -> None:
+        if self.repeats != 1 and self.repeats < LEAST:
+            raise UsageError(
+                f"{self.repeats} repeats do not tell how much the server's windows differ.",
+                f"give --repeats a number of at least {LEAST}",
+            )
         if self.levels is not None:
             if not self.levels or min(self.levels) < 1:
                 raise UsageError("The list of levels needs whole numbers above zero.", "write it as in --levels 1,8,64")
@@ -70,49 +79,48 @@ class SweepPlan:
     @property
     def extra(self) -> int:
         """The most levels measured besides the rungs: halvings, the lowest and an early level again, a level for a
-        certain fail."""
-        return 0 if self.levels is not None else (self.halvings + 2 if self.has_slo else 0) + self.revisit
-
-
-def parse_levels(text: str) -> tuple[int, ...]:
-    """`1,2,8` → (1, 2, 8); UsageError naming the part that is no level."""
-    levels = []
-    for part in text.replace(",", " ").split():
-        if not part.isascii() or not part.isdigit() or len(part) > 18 or int(part) < 1:
-            raise UsageError(
-                f"'{part[:40]}' is not a level of concurrency.", "write whole numbers, as in --levels 1,8,64"
-            )
-        levels.append(int(part))
-    if not levels:
-        raise UsageError("The list of levels is empty.", "write whole numbers, as in --levels 1,8,64")
-    return tuple(levels)
+        certain fail, repeats."""
+        if self.levels is not None:
+            return len(self.levels) * (self.repeats - 1)
+        repeated = MOST * (self.repeats - 1) if self.repeats > 1 else self.revisit
+        return (self.halvings + 2 if self.has_slo else 0) + repeated
 
 
 def decide(history: Sequence[LevelResult], plan: SweepPlan) -> NextLevel | Stop:
     """What to do after `history`, the measured windows in their order."""
-    latest = {level.concurrency: level for level in history}  # of several windows the last decides
+    latest = latest_of(history) if plan.repeats == 1 else pooled(history)
     if history and (reason := ended_by(history[-1])):
         below = [n for n, level in latest.items() if n < history[-1].concurrency and ended_by(level) is None]
         if reason == "errors" and history[-1].admitted and below:
             reason = ADMISSION
         return _stop(reason, history, plan, history[-1])
     if plan.levels is not None:
-        if len(history) < len(plan.levels):
-            return NextLevel(plan.levels[len(history)], f"level {len(history) + 1} of {len(plan.levels)}")
+        order = in_turn(plan.levels, plan.repeats)
+        if len(history) < len(order):
+            return NextLevel(order[len(history)], f"level {len(history) + 1} of {len(order)}", repeat=plan.repeats > 1)
         unheld = plan.has_slo and (bracket(latest)[1] is not None or marginal(latest) is not None)
         return _stop(_slo(latest) if unheld else flattened(latest, plan.gain) or "max_level", history, plan)
     if not history:
         return NextLevel(plan.start, "baseline")
-    found = _objectives(latest, plan) if plan.has_slo else None
-    found = found or flattened(latest, plan.gain) or ("max_level" if max(latest) >= plan.max_level else None)
+    climb = climb_of(history) if plan.repeats > 1 else history
+    risen = latest_of(climb)
+    found = _objectives(risen, plan) if plan.has_slo else None
+    found = found or flattened(risen, plan.gain) or ("max_level" if max(risen) >= plan.max_level else None)
     if isinstance(found, NextLevel):
         return found
     if found is None:
         why = "no objective broke yet" if plan.has_slo else "throughput may still grow"
-        return NextLevel(_above(max(latest), plan), why)
+        return NextLevel(_above(max(risen), plan), why)
+    if plan.repeats > 1:
+        order = in_turn(answering(risen), plan.repeats - 1)
+        done = len(history) - len(climb)
+        if done < len(order):
+            return NextLevel(order[done], f"repeat {done + 1} of {len(order)}", repeat=True)
+        unheld = plan.has_slo and (bracket(latest)[1] is not None or marginal(latest) is not None)
+        return _stop(_slo(latest) if unheld else found, history, plan)
     early = again(history) if plan.revisit else None
     if early is not None:
-        return NextLevel(early, "again, to see whether the server is steady")
+        return NextLevel(early, "again, to see whether the server is steady", check=True)
     return _stop(found, history, plan)
 
 
@@ -154,4 +162,5 @@ def _slo(latest: Latest) -> str:
 
 def _stop(reason: str, history: Sequence[LevelResult], plan: SweepPlan, last: LevelResult | None = None) -> Stop:
     listed = plan.levels is not None
-    return stopped(reason, history, has_slo=plan.has_slo, gain=plan.gain, last=last, listed=listed)
+    repeated = plan.repeats > 1
+    return stopped(reason, history, has_slo=plan.has_slo, gain=plan.gain, last=last, listed=listed, repeated=repeated)

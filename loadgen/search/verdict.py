@@ -85,6 +85,7 @@ def judge(
         of_limit=_of_limit(summary, slo),
         goodput=summary.goodput,
         completed=summary.completion_rate.value if summary.completion_rate else None,
+        checks=tuple(deciding),
     )
 
 

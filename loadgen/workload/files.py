@@ -164,7 +164,7 @@ class _Lines:
 
     def parse(self, line: bytes) -> Prompt:
         try:
-            prompt = Prompt(text=line.decode("utf-8")) if self.plain else self._json(line)
+            prompt = Prompt(text=_plain(line)) if self.plain else self._json(line)
         except ValueError as error:  # orjson's and Unicode's own are ValueErrors
             raise self._fault(_reason(error, line, cut=self.cut)) from None
         if prompt.output_tokens is None and self.output_len is not None:
@@ -229,6 +229,12 @@ class _Lines:
         self.seen["unstreamed"] += body.get("stream") is False
         body = {k: v for k, v in body.items() if k not in OWN_KEYS}
         return Prompt(body=body, output_tokens=output, source_id=name)
+
+
+def _plain(line: bytes) -> str:
+    if b"\0" in line:
+        raise ValueError(f"it holds NULs, as no text does{_other_encoding(line)}")
+    return line.decode("utf-8")
 
 
 def _whole(digits: str) -> Any:

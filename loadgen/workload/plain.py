@@ -148,7 +148,11 @@ class PlainWorkload:
         i, i + W, …. Given prompts come as they are: neither seed nor nonce changes them. `context` is the longest that
         the server takes, in tokens: no conversation grows beyond it. The iterator raises UsageError for a line of a
         large file that is no prompt."""
-        prompts = self._stream(seed, nonce, calibration, worker, workers, same_text=same_text)
+        if self.trace is not None:
+            key = f"seed {seed}" if same_text else nonce
+            prompts = self.trace.prompts(key, calibration, worker, workers, context=context)
+        else:
+            prompts = self._stream(seed, nonce, calibration, worker, workers, same_text=same_text)
         if self.models is not None:
             prompts = with_models(prompts, self.models, seed, worker, workers)
         if self.sessions is not None:
@@ -160,8 +164,6 @@ class PlainWorkload:
     def _stream(
         self, seed: int, nonce: str, calibration: Calibration | None, worker: int, workers: int, *, same_text: bool
     ) -> Iterator[Prompt]:
-        if self.trace is not None:
-            return self.trace.prompts(f"seed {seed}" if same_text else nonce, calibration, worker, workers)
         if self.input_len and self.output_len:
             return PromptStream(
                 seed,

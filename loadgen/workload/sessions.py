@@ -104,6 +104,10 @@ class Conversation:
         self._prompt = replace(prompt, session=self._number, turn=1, then=then, shared=shared)
         return self._prompt
 
+    @property
+    def more(self) -> bool:
+        return (self._prompt.turn or 1) < self._turns
+
     def heard(self, text: str) -> None:
         """The answer to the turn that was sent last, as the server gave it."""
         self._answer = text

@@ -126,12 +126,16 @@ class Seen:
     """A prefix cache that forgets nothing, in tokens of heads."""
 
     def __init__(self) -> None:
-        self._tokens: dict[str, int] = {}
+        self._tokens: dict[int, int] = {}  # by the hashes of their keys, which are smaller
+
+    def __len__(self) -> int:
+        return len(self._tokens)
 
     def shared(self, heads: Sequence[Head]) -> int:
         """How many tokens of these heads were sent before, from the first on; from now on, all of them were."""
         held, open_ = 0, True
-        for key, tokens in heads:
+        for name, tokens in heads:
+            key = hash(name)
             known = self._tokens.get(key, 0)
             if open_:
                 held += min(known, tokens)

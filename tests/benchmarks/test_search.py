@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -15,6 +16,7 @@ from loadgen.search import SweepPlan
 from loadgen.search.effort import step_rule
 from loadgen.simulator.engine import EngineConfig
 from loadgen.simulator.engine.virtual import Mix
+from loadgen.slo import parse_slo
 
 QUICK = [case for case in cases() if case.name[:2].strip() in ("1", "2", "8")]
 
@@ -34,6 +36,20 @@ def test_without_objectives_it_ends_on_the_plateau() -> None:
     assert done.stop.peak_throughput is not None
     rates = [one.output_throughput.value for one in done.history if one.output_throughput]
     assert done.stop.peak_throughput.value == pytest.approx(max(rates), rel=0.05)
+
+
+def test_windows_in_turn_tell_a_drifting_server_from_a_steady_one() -> None:
+    """Drift of ±15 % in 50 s: alone, each window of some 8 s hardly sees it."""
+    plan = SweepPlan(levels=(8, 16), has_slo=True, repeats=5)
+    steady = EngineConfig(max_batch=12, step_ms=20)
+    for config, unsteady in ((steady, False), (replace(steady, drift=0.15, drift_period_s=50.0), True)):
+        done = sweep(
+            VirtualServer(config, Mix(100, 16, sigma=0.5), 3), plan, parse_slo(["ttft_p95=300ms"]), effort="quick"
+        )
+        assert [level.concurrency for level in done.history] == [8, 16, 16, 8, 8, 16, 16, 8, 8, 16]
+        assert done.stop.unsteady == unsteady, done.stop.sentence
+        half = (done.stop.peak_throughput.high or 0) / done.stop.peak_throughput.value - 1  # type: ignore[union-attr]
+        assert (half > 0.05) == unsteady
 
 
 def test_the_step_is_the_one_that_was_asked_for() -> None:

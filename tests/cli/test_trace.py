@@ -95,6 +95,33 @@ def test_a_conversation_file_is_sent_as_its_text(call: Call, tmp_path: Path) -> 
     assert "estimated at 4 characters" in done.out
 
 
+def test_a_conversation_of_texts_holds_what_was_said(call: Call, tmp_path: Path) -> None:
+    turns = [{"text": "one", "timestamp": 0}, {"text": "two", "delay": 10}, {"text": "three", "delay": 5}]
+    path = tmp_path / "a.jsonl"
+    rows = [{"session_id": "s", "turns": turns}, {"session_id": "t", "turns": turns[:1]}]
+    path.write_text("\n".join(map(json.dumps, rows)) + "\n")
+    share = tmp_path / "share.json"
+    parts = [(who, text) for text in ("one", "two", "three") for who in ("human", "gpt")]
+    said = [{"from": who, "value": text} for who, text in parts]
+    share.write_text(json.dumps([{"id": "s", "conversations": said}]))
+    with ThreadedServer(serve(5)) as server:
+        for args in (
+            ("--trace", path, "--output-len", 2),
+            ("--trace", share, "-c", 1, "--requests", 3, "--warmup", 0),
+        ):
+            before = len(server.requests)
+            done = call("run", server.url, *args, "-o", tmp_path / str(len(args)), "--quiet")
+            folder = folder_in(tmp_path / str(len(args)))
+            assert went_well(done, folder), done.err
+            sent = [json.loads(one.body)["messages"] for one in generations(server.requests[before:])]
+            last = next(m for m in sent if m[-1]["content"] == "three")
+            assert [m["role"] for m in last] == ["user", "assistant", "user", "assistant", "user"]
+            assert [m["content"] for m in last[::2]] == ["one", "two", "three"] and all(m["content"] for m in last)
+            records = [r for r in records_of(folder) if r["phase"] != "preflight" and r.get("session") == 0]
+            assert [r["turn"] for r in sorted(records, key=lambda r: r["sent_ns"])][:3] == [1, 2, 3]
+            assert "what was said before" in done.out
+
+
 def test_a_run_is_replayed_at_its_times_and_said_to_be(call: Call, trace: Path, tmp_path: Path) -> None:
     with ThreadedServer(serve(5)) as server:
         first = call("run", server.url, "--trace", trace, *MAP, "-o", tmp_path / "a")

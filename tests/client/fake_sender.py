@@ -77,6 +77,7 @@ class Talk:
     `most` of them."""
 
     keeps = False
+    more = True
 
     def __init__(self, session: int, turns: int, think_s: float, most: int | None = None) -> None:
         self.session, self.turns, self.think_s, self.most = session, turns, think_s, most

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 from random import Random
+from typing import Any
 
 from tests.client.legal_streams import legal_stream
 from tests.client.reference_reader import Read, reference
@@ -25,7 +26,6 @@ Part = bytes | float | str
 MAX_EVENT = 100_000  # the clients' limit
 READ = 30_000  # so much surely comes in one read
 BROKEN = frozenset({"error:reset", "error:protocol"})
-STREAM = "Content-Type: text/event-stream\r\n"
 REASONS = [204, 205, 301, 302, 307, 308, 400, 404, 408, 413, 418, 422, 429, 500, 502, 503, 504, 529, 599, 999, 201, 206]
 
 
@@ -49,6 +49,7 @@ class Script:
     concurrency: int
     requests: int
     reject: frozenset[int] = frozenset()  # connections closed when accepted, by number
+    endpoint: str = "chat"
 
     def stray(self, late: bool) -> set[str]:
         """What a request on a kept connection may come to, as the answers to others may be left on it."""
@@ -58,16 +59,35 @@ class Script:
         return every | BROKEN | {"timeout:first_token", "timeout:idle"}
 
 
+class Dice(Random):
+    """Draws what a server of this endpoint does."""
+
+    endpoint = "chat"
+
+
+def endpoint_of(r: Random) -> str:
+    return r.endpoint if isinstance(r, Dice) else "chat"
+
+
+def media_of(r: Random) -> str:
+    return "application/x-ndjson" if endpoint_of(r).startswith("ollama") else "text/event-stream"
+
+
+def stream_head(r: Random) -> str:
+    return f"Content-Type: {media_of(r)}\r\n"
+
+
 @cache
-def fault_script(seed: int) -> Script:
-    r = Random(seed)
+def fault_script(seed: int, endpoint: str = "chat") -> Script:
+    r = Dice(seed)
+    r.endpoint = endpoint
     answers = [r.choice(KINDS)(r) for _ in range(r.choice([3, 5, 8]))]
     if r.random() < 0.7:  # waits cost time: most scripts have none
         answers = [one if not waits(one) else good(r) for one in answers]
     if r.random() < 0.03:
         answers[r.randrange(len(answers))] = refusal(r, r.choice([401, 402, 403]))
     reject = frozenset(n for n in range(20) if r.random() < 0.3) if r.random() < 0.1 else frozenset[int]()
-    return Script(seed, answers, r.choice([2, 3, 4]), r.choice([4, 6, 8]), reject)
+    return Script(seed, answers, r.choice([2, 3, 4]), r.choice([4, 6, 8]), reject, endpoint)
 
 
 def waits(answer: Answer) -> bool:
@@ -104,7 +124,7 @@ class Framed:
 
 
 def body_of(r: Random) -> bytes:
-    return legal_stream(r, "chat").body
+    return legal_stream(r, endpoint_of(r)).body
 
 
 def chunks_of(r: Random, body: bytes) -> list[bytes]:
@@ -117,9 +137,11 @@ def chunk(data: bytes, extension: bytes = b"") -> bytes:
     return b"%x%b\r\n%b\r\n" % (len(data), extension, data)
 
 
-def framed(r: Random, body: bytes, how: str | None = None, head: str = STREAM, version: str = "HTTP/1.1") -> Framed:
+def framed(
+    r: Random, body: bytes, how: str | None = None, head: str | None = None, version: str = "HTTP/1.1"
+) -> Framed:
     how = how or r.choice(["chunked", "chunked", "chunked", "length", "close"])
-    start = f"{version} 200 OK\r\n{head}"
+    start = f"{version} 200 OK\r\n{stream_head(r) if head is None else head}"
     if how == "chunked":
         extension = r.choice([b"", b"", b";x=y"])
         content = b"".join(chunk(one, extension) for one in chunks_of(r, body)) + b"0\r\n"
@@ -135,11 +157,11 @@ def framed(r: Random, body: bytes, how: str | None = None, head: str = STREAM, v
     return Framed(raw, len(start), how == "chunked", how == "close", body)
 
 
-def read_as(body: bytes, clean: bool) -> str:
+def read_as(r: Random, body: bytes, clean: bool) -> str:
     """The outcome of a stream of which so much came."""
     reads = [Read(body, 2_000_000, 1_000_000)] if body else []
-    found = reference("chat", 1_000_000, reads, (3_000_000, clean), 5, limit=MAX_EVENT)
-    if found.outcome == "empty" and not clean and silent(body) != "empty":
+    found = reference(endpoint_of(r), 1_000_000, reads, (3_000_000, clean), 5, limit=MAX_EVENT)
+    if found.outcome == "empty" and not clean and silent(r, body) != "empty":
         return "incomplete"  # it said that it ended, but not with a whole [DONE]: who knows what was lost
     return described(found.outcome, found.error and found.error[0])
 
@@ -161,7 +183,7 @@ def good(r: Random) -> Answer:
     for a, b in zip([0, *places], [*places, len(answer.raw)], strict=True):
         parts += [answer.raw[a:b], r.choice([0.0, 0.0, 0.001])]
     before = [] if r.random() < 0.85 else [informational(r)]
-    return Answer("good", [*before, *parts, *end_of(answer)], frozenset({read_as(answer.text, True)}))
+    return Answer("good", [*before, *parts, *end_of(answer)], frozenset({read_as(r, answer.text, True)}))
 
 
 def informational(r: Random) -> bytes:
@@ -176,7 +198,7 @@ def dripped(r: Random) -> Answer:
     parts: list[Part] = []
     for at in range(0, len(answer.raw), size):
         parts += [answer.raw[at : at + size], 0.0]
-    return Answer("dripped", [*parts, *end_of(answer)], frozenset({read_as(answer.text, True)}))
+    return Answer("dripped", [*parts, *end_of(answer)], frozenset({read_as(r, answer.text, True)}))
 
 
 def old(r: Random) -> Answer:
@@ -185,8 +207,8 @@ def old(r: Random) -> Answer:
     if r.random() < 0.5:
         answer = framed(r, body, r.choice(["length", "close"]), version="HTTP/1.0")
     else:
-        answer = framed(r, body, head=STREAM + r.choice(["Connection: close\r\n", "connection: Close\r\n"]))
-    return Answer("old", [answer.raw, CLOSE], frozenset({read_as(body, True)}))
+        answer = framed(r, body, head=stream_head(r) + r.choice(["Connection: close\r\n", "connection: Close\r\n"]))
+    return Answer("old", [answer.raw, CLOSE], frozenset({read_as(r, body, True)}))
 
 
 def cut_off(r: Random) -> Answer:
@@ -197,23 +219,25 @@ def cut_off(r: Random) -> Answer:
     body = answer.body(at)
     headed = at >= answer.head
     if end == SILENCE:
-        right = {silent(body)}
+        right = {silent(r, body)}
     elif not headed:
         right = set(BROKEN)
     else:
-        right = {read_as(body, answer.until_close and end != RESET)}
+        right = {read_as(r, body, answer.until_close and end != RESET)}
     if end == RESET:  # what was not read yet is lost with the connection
         right |= BROKEN | {"incomplete"}
-        right |= {read_as(answer.body(k), False) for k in range(answer.head, at, max(1, at // 20))} if headed else set()
+        right |= (
+            {read_as(r, answer.body(k), False) for k in range(answer.head, at, max(1, at // 20))} if headed else set()
+        )
     return Answer(
         f"cut off at {at} of {len(answer.raw)} by {end}", [answer.raw[:at], end], frozenset(right), status=None
     )
 
 
-def silent(body: bytes) -> str:
+def silent(r: Random, body: bytes) -> str:
     """A stream that stops without an end."""
     reads = [Read(body, 2_000_000, 1_000_000)] if body else []
-    found = reference("chat", 1_000_000, reads, None, 5, limit=MAX_EVENT)
+    found = reference(endpoint_of(r), 1_000_000, reads, None, 5, limit=MAX_EVENT)
     if found.rows and found.rows[-1].last:
         return described(found.outcome, found.error and found.error[0])
     return "timeout:idle" if any(row.output for row in found.rows) else "timeout:first_token"
@@ -224,14 +248,14 @@ def wrong_length(r: Random) -> Answer:
     body = body_of(r)
     if len(body) > 1 and r.random() < 0.5:
         told = r.randrange(1, len(body))
-        head = f"HTTP/1.1 200 OK\r\n{STREAM}Content-Length: {told}\r\n\r\n".encode()
-        right = {read_as(body[:told], True)}
+        head = f"HTTP/1.1 200 OK\r\n{stream_head(r)}Content-Length: {told}\r\n\r\n".encode()
+        right = {read_as(r, body[:told], True)}
         return Answer("length too short", [head + body], frozenset(right), 200, BROKEN, len(body) > READ)
     told = len(body) + r.choice([1, 1000, 2**40])
-    head = f"HTTP/1.1 200 OK\r\n{STREAM}Content-Length: {told}\r\n\r\n".encode()
+    head = f"HTTP/1.1 200 OK\r\n{stream_head(r)}Content-Length: {told}\r\n\r\n".encode()
     if r.random() < 0.7:
-        return Answer("length too long", [head + body, CLOSE], frozenset({read_as(body, False)}))
-    return Answer("length too long, silence", [head + body, SILENCE], frozenset({silent(body)}))
+        return Answer("length too long", [head + body, CLOSE], frozenset({read_as(r, body, False)}))
+    return Answer("length too long, silence", [head + body, SILENCE], frozenset({silent(r, body)}))
 
 
 def no_length(r: Random) -> Answer:
@@ -240,7 +264,7 @@ def no_length(r: Random) -> Answer:
     lines = r.choice(
         ["Content-Length: -1", "Content-Length: x", "Content-Length: 1, 2", "Content-Length: 5\r\nContent-Length: 6"]
     )
-    head = f"HTTP/1.1 200 OK\r\n{STREAM}{lines}\r\n\r\n".encode()
+    head = f"HTTP/1.1 200 OK\r\n{stream_head(r)}{lines}\r\n\r\n".encode()
     return Answer(f"{lines!r}", [head + body, CLOSE], frozenset({"error:protocol"}), status=None)
 
 
@@ -248,19 +272,19 @@ def bad_chunk(r: Random) -> Answer:
     """A stream whose chunked coding breaks after some of it."""
     body = body_of(r)
     at = r.randrange(len(body) + 1)
-    head = f"HTTP/1.1 200 OK\r\n{STREAM}Transfer-Encoding: chunked\r\n\r\n".encode()
+    head = f"HTTP/1.1 200 OK\r\n{stream_head(r)}Transfer-Encoding: chunked\r\n\r\n".encode()
     before = chunk(body[:at]) if at else b""
     bad = r.choice(
         [b"zz\r\n", b"-5\r\nhello\r\n", b"f" * 40 + b"\r\nx", b"\r\n\r\n", b"5\r\nhelloworld\r\n", b"<html>\r\n"]
     )
     body = body[:at] + (b"hello" if bad.startswith(b"5") else b"")
-    right = {read_as(body, False)}
+    right = {read_as(r, body, False)}
     return Answer(f"bad chunk {bad[:10]!r}", [head + before + bad, CLOSE], frozenset(right))
 
 
 def noisy(r: Random) -> Answer:
     """Random bytes in the stream."""
-    stream = legal_stream(r, "chat")
+    stream = legal_stream(r, endpoint_of(r))
     place = r.choice([0, *stream.ends])
     noise = r.randbytes(r.choice([1, 20, 300]))
     noise = r.choice(
@@ -268,7 +292,7 @@ def noisy(r: Random) -> Answer:
     )
     body = stream.body[:place] + noise + stream.body[place:]
     answer = framed(r, body)
-    return Answer("random bytes in the stream", [answer.raw, *end_of(answer)], frozenset({read_as(body, True)}))
+    return Answer("random bytes in the stream", [answer.raw, *end_of(answer)], frozenset({read_as(r, body, True)}))
 
 
 def too_long(r: Random) -> Answer:
@@ -280,11 +304,11 @@ def too_long(r: Random) -> Answer:
 def compressed(r: Random) -> Answer:
     body = body_of(r)
     packed = gzip.compress(body)
-    right = {read_as(body, True)}
+    right = {read_as(r, body, True)}
     if r.random() < 0.4:
         packed = b"not gzip at all" + packed
         right = {"error:protocol"}
-    answer = framed(r, packed, head=STREAM + "Content-Encoding: gzip\r\n")
+    answer = framed(r, packed, head=stream_head(r) + "Content-Encoding: gzip\r\n")
     return Answer("compressed", [answer.raw, *end_of(answer)], frozenset(right))
 
 
@@ -325,10 +349,21 @@ def stalled_refusal(r: Random) -> Answer:
     return Answer(f"a stalled {status}", [raw, SILENCE], frozenset({"timeout:first_token", "error:http"}), status)
 
 
+_COUNTS = {"prompt_tokens": 1, "completion_tokens": 1}
+_TEXT = {"type": "message", "content": [{"type": "output_text", "text": "hi"}]}
+WHOLE: dict[str, dict[str, Any]] = {
+    "chat": {"choices": [{"index": 0, "message": {"content": "hi"}, "finish_reason": "stop"}], "usage": _COUNTS},
+    "completions": {"choices": [{"index": 0, "text": "hi", "finish_reason": "stop"}], "usage": _COUNTS},
+    "responses": {"object": "response", "status": "completed", "output": [_TEXT]},
+    "generate_stream": {"generated_text": "hi"},
+    "ollama_chat": {"message": {"content": "hi"}, "done": True},
+    "ollama_generate": {"response": "hi", "done": True},
+}
+
+
 def not_a_stream(r: Random) -> Answer:
     """200, but no event stream."""
-    choice = {"index": 0, "message": {"content": "hi"}, "finish_reason": "stop"}
-    whole = {"choices": [choice], "usage": {"prompt_tokens": 1, "completion_tokens": 1}}
+    whole = WHOLE[endpoint_of(r)]
     kind, body, right = r.choice(
         [
             ("application/json", json.dumps(whole).encode(), {"ok"}),
@@ -339,8 +374,8 @@ def not_a_stream(r: Random) -> Answer:
             ("text/html", b"<html>", {"error:content_type"}),
             ("text/plain", b"", {"error:content_type"}),
             ("image/png", b"\x89PNG", {"error:content_type"}),
-            ("text/event-stream", b"", {"incomplete"}),
-            ("text/event-stream", b"<html>nothing</html>", {"incomplete"}),
+            (media_of(r), b"", {"incomplete"}),
+            (media_of(r), b"<html>nothing</html>", {"incomplete"}),
         ]
     )
     answer = framed(r, body, head=f"Content-Type: {kind}\r\n")
@@ -383,13 +418,11 @@ def more_after(r: Random) -> Answer:
     whole = good(r) if r.random() < 0.6 else refusal(r, 500)
     if CLOSE in whole.parts:
         return whole
+    empty = b'{"done":true}\n' if "ndjson" in media_of(r) else b"data: [DONE]\n\n"
     more, comes_to = r.choice(
         [
             (b"HTTP/1.1 500 No\r\nContent-Length: 2\r\n\r\nno", {"error:http"}),
-            (
-                b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: 14\r\n\r\ndata: [DONE]\n\n",
-                {"empty"},
-            ),
+            (b"HTTP/1.1 200 OK\r\n%bContent-Length: 14\r\n\r\n%b" % (stream_head(r).encode(), empty), {"empty"}),
             (b"\x00garbage\r\n\r\n", set(BROKEN)),
         ]
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 import struct
 from dataclasses import dataclass, field
 
@@ -19,9 +20,11 @@ class Player:
     open: int = 0
     served: list[int] = field(default_factory=list)
     port: int = 0
+    _tls: bool = False
 
-    async def start(self) -> asyncio.Server:
-        server = await asyncio.start_server(self._connected, "127.0.0.1", 0, limit=1 << 20)
+    async def start(self, tls: ssl.SSLContext | None = None) -> asyncio.Server:
+        self._tls = tls is not None
+        server = await asyncio.start_server(self._connected, "127.0.0.1", 0, limit=1 << 20, ssl=tls)
         self.port = server.sockets[0].getsockname()[1]
         return server
 
@@ -56,7 +59,7 @@ class Player:
                 elif part == SILENCE:
                     await reader.read()
                     return
-                elif part == HALF:
+                elif part == HALF and not self._tls:  # TLS has no half of a close
                     writer.write_eof()
                     await reader.read()
                     return

@@ -16,7 +16,7 @@ from typing import Any
 
 from tests.client.spelling import Habits
 
-ENDPOINTS = ("chat", "chat", "completions", "generate_stream", "responses")
+ENDPOINTS = ("chat", "chat", "chat", "completions", "generate_stream", "responses", "ollama_chat", "ollama_generate")
 WORDS = [
     *(
         "a",
@@ -83,7 +83,8 @@ def random_text(r: Random) -> str:
 
 def legal_stream(r: Random, endpoint: str | None = None) -> Stream:
     endpoint = endpoint or r.choice(ENDPOINTS)
-    make = {"generate_stream": _tgi, "responses": _responses}.get(endpoint, _openai)
+    own = {"generate_stream": _tgi, "responses": _responses, "ollama_chat": _ollama, "ollama_generate": _ollama}
+    make = own.get(endpoint, _openai)
     return make(r, endpoint)
 
 
@@ -406,6 +407,56 @@ def _responses(r: Random, endpoint: str) -> Stream:
     if tail in ("done", "length") and r.random() < 0.2:
         blocks.append(habits.event("[DONE]"))
     tail = {"length": "done", "failed": "error"}.get(tail, tail)
+    return Stream.of(endpoint, blocks, texts, tail)
+
+
+# --- Ollama ---------------------------------------------------------------------------------------------------------
+
+
+def _ollama(r: Random, endpoint: str) -> Stream:
+    """One JSON value a line; the last one says `done`, and has the counts."""
+    habits = Habits(r)
+    habits.gap, habits.colon = r.choice([("", ""), (" ", " "), ("\t", " ")])
+    ends = r.choice([["\n"], ["\n"], ["\r\n"], ["\n", "\r\n", " \n"]])
+    blocks: list[bytes] = [b"\xef\xbb\xbf"] if r.random() < 0.1 else []
+    texts: list[str] = []
+    more = {"model": "m", "created_at": "2024-01-01T00:00:00.5Z", "remote_host": None}
+    more = {key: value for key, value in more.items() if r.random() < 0.7}
+    thinks = r.choice([0, 0, 3])
+    calls = endpoint == "ollama_chat" and r.random() < 0.2
+    nulls = {key: None for key in ("thinking", "images", "tool_calls", "tool_name") if r.random() < 0.1}
+
+    def say(**fields: Any) -> None:
+        if r.random() < habits.noise:
+            blocks.append(r.choice(ends).encode())
+        blocks.append((habits.json({**more, **fields}) + r.choice(ends)).encode())
+
+    def said(text: str, thinking: bool) -> dict[str, Any]:
+        if endpoint == "ollama_generate":
+            return {"response": "", "thinking": text} if thinking else {"response": text}
+        words = {"content": "", "thinking": text} if thinking else {**nulls, "content": text}
+        return {"message": {"role": "assistant", **words}}
+
+    length = r.choice([0, 1, 2, 5, 12, 25])
+    for n in range(length):
+        text = "" if r.random() < 0.1 else random_text(r)
+        texts += [text] if text else []
+        say(**said(text, n < thinks), done=False)
+    if calls:
+        function = {"name": "f", "arguments": r.choice([{}, {"city": "Paris"}])}
+        say(message={"role": "assistant", "content": "", "tool_calls": [{"function": function}]}, done=False)
+        texts.append("f" + (json.dumps(function["arguments"], separators=(",", ":")) if function["arguments"] else ""))
+    tail = r.choice(["done", "done", "done", "no line", "cut", "error"])
+    if tail == "error":
+        say(error=r.choice(["an error was encountered while running the model", 'a "quoted" 汉']))
+    elif tail != "cut":
+        counts = {"prompt_eval_count": r.choice([7, 1000]), "eval_count": max(1, len(texts))}
+        counts = {key: value for key, value in counts.items() if r.random() < 0.9}
+        last = said("", False) if r.random() < 0.8 else {}
+        reason = r.choice([{"done_reason": "stop"}, {"done_reason": "length"}, {}])
+        say(**last, done=True, **reason, **counts, total_duration=4883583458, eval_duration=None)
+        if tail == "no line":
+            blocks[-1] = blocks[-1].rstrip(b" \r\n")
     return Stream.of(endpoint, blocks, texts, tail)
 
 

@@ -129,6 +129,25 @@ def events_of(body: bytes, closed: bool, limit: int) -> Iterable[tuple[str, byte
         yield from ended(len(body))
 
 
+def lines_of(body: bytes, closed: bool, limit: int) -> Iterable[tuple[str, bytes, int]]:
+    """The same of a body that has one JSON value a line."""
+    at = 0
+    while at < len(body) or (closed and at == 0):
+        end = body.find(b"\n", at)
+        if end < 0 and not closed:
+            if len(body) - at > limit:
+                raise TooLong
+            return
+        line = body[at : end if end >= 0 else len(body)]
+        if len(line) > limit:
+            raise TooLong
+        stripped = (line.removeprefix(b"\xef\xbb\xbf") if at == 0 else line).strip()
+        end = end if end >= 0 else len(body)
+        if stripped:
+            yield "message", stripped, end
+        at = end + 1
+
+
 # --- rows → figures ---------------------------------------------------------------------------------------------------
 
 
@@ -186,7 +205,8 @@ def reference(
     too_long = False
     read = 0
     try:
-        for name, data, at in events_of(body, end is not None, limit):
+        split = lines_of if endpoint.startswith("ollama") else events_of
+        for name, data, at in split(body, end is not None, limit):
             while read < len(reads) - 1 and at >= upto[read]:
                 read += 1
             at_close = at == len(body)

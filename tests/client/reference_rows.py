@@ -280,6 +280,33 @@ def responses_row(name: str, value: Any, row: Row) -> None:
         row.ignored = not kind.startswith("response.")
 
 
+def ollama_row(value: Any, row: Row) -> None:
+    """A line of Ollama's own API, of /api/chat or /api/generate."""
+    if not isinstance(value, dict):
+        row.ignored = True
+        return
+    if value.get("error"):
+        row.error = server_error(value["error"], value)
+        return
+    message = value.get("message")
+    row.ignored = not isinstance(message, dict) and "response" not in value and "done" not in value
+    row.choices = [0]
+    said = (
+        message if isinstance(message, dict) else {"content": value.get("response"), "thinking": value.get("thinking")}
+    )
+    for kind, text in speech_in({**said, "reasoning": said.get("thinking", said.get("reasoning"))}):
+        row.output = True
+        row.content = row.content or kind != "reasoning"
+        row.text += text
+    row.calls = [(0, *part) for part in calls_in(said)]
+    if row.calls:
+        row.output = row.content = True
+    if value.get("done") is True:
+        row.done, row.finish, row.finished = True, text_in(value.get("done_reason")) or "stop", [0]
+        counts = count_in(value, "prompt_eval_count"), count_in(value, "eval_count")
+        row.usage = None if counts == (None, None) else (*counts, None)
+
+
 def row_of(endpoint: str, name: str, data: bytes, read: int) -> Row:
     row = Row(read)
     stripped = data.strip()
@@ -293,7 +320,7 @@ def row_of(endpoint: str, name: str, data: bytes, read: int) -> Row:
             row.error = error_in(value, False) or server_error(value, value)
         else:
             row.error = server_error(value, {})
-    elif stripped == b"[DONE]":
+    elif stripped == b"[DONE]" and not endpoint.startswith("ollama"):
         row.done = True
     elif not stripped and endpoint != "generate_stream":
         row.ignored = True
@@ -305,6 +332,8 @@ def row_of(endpoint: str, name: str, data: bytes, read: int) -> Row:
         else:
             if endpoint == "responses":
                 responses_row(name, value, row)
+            elif endpoint.startswith("ollama"):
+                ollama_row(value, row)
             else:
                 (tgi_row if endpoint == "generate_stream" else openai_row)(value, row)
     return row

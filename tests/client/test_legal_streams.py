@@ -144,7 +144,7 @@ class Served:
         body, how = stream.body, r.choice(["chunked", "chunked", "length", "close"])
         cuts = sorted({cut for cut in cuts_of(r, stream)[:300] if 0 < cut < len(body)})
         chunks = [body[a:b] for a, b in pairwise([0, *cuts, len(body)]) if b > a]
-        head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
+        head = b"HTTP/1.1 200 OK\r\nContent-Type: %b\r\n" % DIALECTS[stream.endpoint].media.encode()
         if how == "chunked":
             content = [b"%x\r\n%b\r\n" % (len(one), one) for one in chunks]
             head, tail = head + b"Transfer-Encoding: chunked\r\n\r\n", b"0\r\n\r\n"

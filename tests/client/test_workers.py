@@ -170,7 +170,10 @@ def test_the_requests_are_those_of_one_stream(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("workers", "concurrency", "requests"), [(2, 3, 31), (3, 4, 2)])
 def test_a_fixed_number_of_requests_is_exact(tmp_path: Path, workers: int, concurrency: int, requests: int) -> None:
     out, server = share(slow(4), workers, tmp_path, concurrency=concurrency, requests=requests)
-    assert out.phases()["measured"] == requests, (out.seen, [(r.id, r.phase, r.outcome, r.error, r.scheduled_ns) for r in out.kept])
+    assert out.phases()["measured"] == requests, (
+        out.seen,
+        [(r.id, r.phase, r.outcome, r.error, r.scheduled_ns) for r in out.kept],
+    )
     assert out.seen.ended == "complete" and len(server.requests) == len(out.kept)
     measured = [r for r in out.kept if r.phase == "measured"]
     window = out.seen.window

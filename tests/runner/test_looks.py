@@ -64,16 +64,21 @@ CASES = {
     "one is broken for certain, the other at its very limit": (
         ("ttft_p95=50ms", "tpot_p95=50ms"), 100.0, (10.0, 90.0), 130,
     ),
-    "one holds, the other at its very limit": (("ttft_p95=500ms", "tpot_p95=50ms"), 100.0, (10.0, 90.0), None),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("slo", "ttft_ms", "tpot_ms", "after"), CASES.values(), ids=CASES.keys())
 def test_a_window_closes_once_the_verdict_is_certain(
-    slo: tuple[str, ...], ttft_ms: float, tpot_ms: tuple[float, float], after: int | None
+    slo: tuple[str, ...], ttft_ms: float, tpot_ms: tuple[float, float], after: int
 ) -> None:
     found, _ = closed_after(slo, ttft_ms, tpot_ms)
-    assert found is None if after is None else found is not None and found <= after
+    assert found is not None and found <= after
+
+
+def test_a_window_closes_at_half_its_cap_where_the_other_half_would_not_decide() -> None:
+    found, looks = closed_after(("ttft_p95=500ms", "tpot_p95=50ms"), 100.0, (10.0, 90.0))
+    assert found is not None and 500 <= found <= 540
+    assert looks.settle(LEVEL) == LEVEL
 
 
 LEVEL = LevelResult(CONCURRENCY, None, "inconclusive", ("ttft_p95",), p_hat_beyond=False)

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from loadgen.errors import UsageError
 from loadgen.records import Estimate, LevelResult, NextLevel, Stop
 from loadgen.search import SweepPlan, decide
-from loadgen.search.sweep import parse_levels
 from tests.thorough import examples
 
 SLO = SweepPlan(has_slo=True)
@@ -106,6 +105,15 @@ def test_resolution_ends_the_search() -> None:
     assert isinstance(found, Stop)
     assert (found.held, found.broke) == (99, 103)
     assert found.sentence == "99 concurrent requests hold every objective, 103 do not (ttft_p95)."
+
+
+def test_a_level_measured_again_is_only_checked() -> None:
+    history = levels("1p 2p 4p 8f 6p 7f")
+    found = decide(history, SLO)
+    assert isinstance(found, NextLevel) and (found.concurrency, found.check) == (2, True)
+    stop = decide([*history, level(2, "n")], SLO)
+    assert isinstance(stop, Stop) and (stop.held, stop.broke) == (6, 7)
+    assert not stop.unsteady
 
 
 def plain(*throughputs: float, half: float = 0.02, factor: float = 2.0) -> list[LevelResult]:
@@ -261,13 +269,6 @@ def test_a_plan_that_cannot_be_meant(wrong: dict[str, object]) -> None:
     with pytest.raises(UsageError) as caught:
         SweepPlan(**wrong)  # type: ignore[arg-type]
     assert caught.value.remedy
-
-
-def test_levels_as_typed() -> None:
-    assert parse_levels("1, 2,8") == (1, 2, 8)
-    for wrong in ("", "1,x", "0,2", "-1", "1.5", "1-4", "²"):
-        with pytest.raises(UsageError):
-            parse_levels(wrong)
 
 
 # --- whole searches -------------------------------------------------------------------------------------------------

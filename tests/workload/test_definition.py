@@ -256,6 +256,12 @@ def test_a_damaged_file_is_no_more_than_a_mistake(data: st.DataObject) -> None:
         assert "\n" not in error.message
 
 
+def test_what_would_take_the_parser_for_ever_is_refused() -> None:
+    for text in ("a." * 200_000, "[" + "a." * 70 + "a]", "x = {" + "b." * 70 + "b = 1}", "#" * 2_000_000):
+        with pytest.raises(UsageError, match="f is no workload: it has"):
+            parse_workload(text, "f")
+
+
 def test_the_hash_is_of_what_is_sent() -> None:
     table = tomllib.loads(EXAMPLES[0])
 

@@ -29,7 +29,8 @@ class Trace:
     """A trace whose format is known. `rows` reads it anew, in the file's order, and counts by reason what it drops;
     it raises UsageError, with the line, for a row that cannot be. `unit` is that of its times, "" without any.
     `block_tokens` above 0: rows name the blocks of their prompts. `estimated` lengths are by the characters of a
-    text."""
+    text. `delays`: rows of a session may have a delay in place of a time. `history`: rows of a session stand together,
+    and each is to be sent with what was said before."""
 
     path: Path
     format: str
@@ -38,6 +39,8 @@ class Trace:
     block_tokens: int = 0
     estimated: bool = False
     notes: tuple[str, ...] = ()
+    delays: bool = False
+    history: bool = False
 
     @property
     def timed(self) -> bool:
@@ -76,7 +79,8 @@ def _drawn(path: Path, clients: list[Path], seed: int) -> Trace:
 def _array(source: Source, count: Callable[[str], int] | None) -> Trace:
     _, first = next(source.document(), (0, None))
     if isinstance(first, dict) and ("conversations" in first or "items" in first):
-        return _text(source, "ShareGPT", lambda d, c: texts.sharegpt(source, source.document(), d, c), count)
+        found = _text(source, "ShareGPT", lambda d, c: texts.sharegpt(source, source.document(), d, c), count)
+        return replace(found, history=True)
     if isinstance(first, dict) and "requests" in first:
         return _weka(source)
     raise UsageError(f"{source.path} is a JSON array of no known trace", "write its rows as lines: jq -c '.[]'")
@@ -106,7 +110,11 @@ def _lines(source: Source, mapped: Mapped, count: Callable[[str], int] | None) -
     if isinstance(head[0].get("requests"), list):
         return _weka(source)
     if "turns" in keys:
-        return _text(source, "AIPerf", lambda d, c: texts.aiperf_turns(source, d, c), count, "milliseconds")
+        timed = any("timestamp" in part for one in head for part in _parts(one))
+        found = _text(
+            source, "AIPerf", lambda d, c: texts.aiperf_turns(source, d, c), count, "milliseconds" if timed else ""
+        )
+        return replace(found, delays=True, history=True)
     if {"chat_id", "parent_chat_id"} <= keys:
         return _records(source, "Qwen-Bailian", "seconds", chains.bailian, chains.BAILIAN_BLOCK)
     if isinstance(head[0].get("hash_ids"), dict):
@@ -124,9 +132,10 @@ def _lines(source: Source, mapped: Mapped, count: Callable[[str], int] | None) -
         def turns(dropped: Counter[str], c: texts.Count) -> Iterator[TraceRow]:
             return rows_of_records(source, texts.aiperf_turn(c), dropped)
 
-        return _text(source, "AIPerf", turns, count, unit)
+        return replace(_text(source, "AIPerf", turns, count, unit), delays=True)
     if "conversations" in keys:
-        return _text(source, "ShareGPT", lambda d, c: texts.sharegpt(source, source.objects(), d, c), count)
+        found = _text(source, "ShareGPT", lambda d, c: texts.sharegpt(source, source.objects(), d, c), count)
+        return replace(found, history=True)
     if isinstance(head[0].get("prompt"), str):
         return _text(source, "vLLM custom", lambda d, c: rows_of_records(source, texts.custom(c), d), count)
     if "messages" in keys or "body" in keys:
@@ -134,6 +143,11 @@ def _lines(source: Source, mapped: Mapped, count: Callable[[str], int] | None) -
     raise UsageError(
         f"{source.path} has the keys {', '.join(sorted(keys))[:200]}, which are no known trace's", MAP_REMEDY
     )
+
+
+def _parts(record: dict[str, Any]) -> list[dict[str, Any]]:
+    turns = record.get("turns")
+    return [part for part in turns if isinstance(part, dict)] if isinstance(turns, list) else []
 
 
 def _document(source: Source) -> Any:
@@ -213,7 +227,8 @@ def _csv(source: Source, layout: Layout, names: Sequence[str], mapped: Mapped) -
 def _flat(source: Source, layout: Layout, mapped: Mapped) -> Trace:
     layout = _set(layout, mapped)
     unit = _WORDS[layout.unit] if layout.at else ""
-    return _records(source, layout.name, unit, lambda: maker(layout), layout.block if layout.hashes else 0)
+    found = _records(source, layout.name, unit, lambda: maker(layout), layout.block if layout.hashes else 0)
+    return replace(found, delays=bool(layout.delay_ms))
 
 
 def _records(source: Source, name: str, unit: str, make: Callable[[], Maker], block: int = 0) -> Trace:

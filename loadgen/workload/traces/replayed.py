@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from itertools import chain, count, islice
+from itertools import chain, count, islice, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,19 @@ from ...records import Prompt
 from ..prompts import ROWS, Calibration
 from ..sharing import Head, Seen, blocks, fitting
 from .describe import no_requests
+from .linked import Link, Sessions, Turns, length, shortened, together, waits
 from .open import Trace, open_trace
 from .origin import Origin, origin_of
-from .row import Mapped, TraceRow
-from .timing import Timing, due, quantum_of
+from .row import MOST_TOKENS, Mapped, TraceRow
+from .source import BLOCK
+from .timing import Due, Timing, due, quantum_of
 
 LOOKED_AT = 100_000  # rows of a trace without times that are read before the start
+TIMED_LOOKED_AT = 20_000  # …and of one with times, whose rows are sorted and made ready besides;
+LARGE_BYTES, LARGE_LOOKED_AT = 16 << 20, 5_000  # fewer of a file that has many more
+TO_ITS_END = 10**12  # requests of a trace whose number is not known before it has come to its end
 HASHED_BYTES = 1 << 20
-MOST_KEYS = 2_000_000  # blocks sent, until it is no longer told what a cache may hold
+MOST_KEYS = 1_000_000  # blocks sent, until it is no longer told what a cache may hold: 100 MB
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +46,16 @@ class Choice:
     requests: int | None = None
     output_len: int | None = None  # where a row tells none
     models: bool = False
+    looked_at: int | None = None  # rows of a timed one that are read before the start; None: as many as its size asks
     max_total: int | None = None  # rows with more tokens, input and output, are left out
     run: Mapping[str, Any] = field(default_factory=dict)  # the run of our own that it is: its name and hash
 
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """A trace that was looked through as far as it is sent. Of a timed one, `requests` and `span_s` (from the first to
-    the last, as sent) are all there is; of another, what was looked at. `inputs` and `outputs` are (least, mean, most)
-    tokens, None where a row tells none."""
+    """A trace that was looked through as far as it is sent, or, of a longer one (not `complete`), its beginning:
+    `requests`, `span_s` (from the first to the last, as sent) and `inputs` and `outputs` (least, mean and most tokens,
+    None where a row tells none) are of what was looked at."""
 
     choice: Choice
     trace: Trace
@@ -63,6 +70,10 @@ class Replayed:
     dropped: Mapping[str, int] = field(default_factory=dict)
     content_hash: str = ""
     origin: Origin | None = None  # where the requests of a run come from, instead of being made
+    complete: bool = True
+    arrivals: int = 0  # rows that come at a time of their own; the other `requests` follow one of them
+    sessions: bool = False  # are some of its rows turns of conversations?
+    longest: tuple[int, float] = (1, 0.0)  # turns of one conversation, and s that one waits in all, at the most
 
     @property
     def timed(self) -> bool:
@@ -74,9 +85,9 @@ class Replayed:
         return self.texts or (self.origin is not None and self.origin.file is not None)
 
     @property
-    def complete(self) -> bool:
-        """Was all that is sent looked at?"""
-        return self.timed or self.requests < LOOKED_AT
+    def most_requests(self) -> int:
+        """How many of them can be sent at most, of a timed one: exactly as many, if it is `complete`."""
+        return self.requests if self.complete else self.choice.requests or TO_ITS_END
 
     @property
     def name(self) -> str:
@@ -84,56 +95,81 @@ class Replayed:
 
     @property
     def rate(self) -> float:
-        """Requests/s as sent, in the mean."""
-        return (self.requests - 1) / self.span_s if self.span_s > 0 and self.requests > 1 else float(self.requests)
+        """Requests/s as sent, in the mean: of those that come at a time of their own."""
+        n = self.arrivals
+        return (n - 1) / self.span_s if self.span_s > 0 and n > 1 else float(n)
 
     @property
-    def end_ns(self) -> int:
+    def end_ns(self) -> int | None:
         """When the last request's turn is over, as it is for those before it: with n requests until then, n / end is
-        the rate."""
-        return round((self.span_s + 1 / self.rate) * 1e9)
+        the rate. None where the last one is not known."""
+        return round((self.span_s + 1 / self.rate) * 1e9) if self.complete else None
 
     def offsets(self, worker: int = 0, workers: int = 1) -> Times:
         return Times(self, worker, workers)
 
     def prompts(
-        self, nonce: str, calibration: Calibration | None, worker: int = 0, workers: int = 1
+        self,
+        nonce: str,
+        calibration: Calibration | None,
+        worker: int = 0,
+        workers: int = 1,
+        *,
+        context: int | None = None,
     ) -> Iterator[Prompt]:
-        """The prompts of worker i of W: those of the rows i, i + W, …; of a timed trace they come to an end. The first
-        of them is read here."""
-        made = self._prompts(nonce, calibration or Calibration(), worker, workers)
+        """The prompts of worker i of W: those of the rows i, i + W, …, and of a session all; of a timed trace they come
+        to an end. No conversation grows beyond `context` tokens. The first of them is read here."""
+        made = self._prompts(nonce, calibration or Calibration(), worker, workers, context)
         first = list(islice(made, 1))
         return chain(first, made)
 
-    def _prompts(self, nonce: str, calibration: Calibration, worker: int, workers: int) -> Iterator[Prompt]:
+    def _prompts(
+        self, nonce: str, calibration: Calibration, worker: int, workers: int, context: int | None
+    ) -> Iterator[Prompt]:
+        def make(row: TraceRow, name: str) -> Prompt:
+            return self._prompt(row, name, nonce, calibration, None)
+
+        link = Link(make, self.trace.history, self.choice.scale, context, calibration.around)
+        sessions = Sessions(link)
         origin = self.origin.opened() if self.origin is not None else None
         seen: Seen | None = Seen() if self.hashes else None
-        keys = 0
         for index, row in enumerate(self._rows()):
             shared = None
             if seen is not None:
                 room = (row.input_tokens or 0) - calibration.around
                 held = seen.shared(fitting(_heads(row, nonce), room))
                 shared = (held, min(held + calibration.around, row.input_tokens or 0) if held else calibration.around)
-                keys += len(row.hash_ids)
-                seen = seen if keys <= MOST_KEYS else None  # it would grow without end
-            if index % workers == worker and origin is not None and row.place is not None:
+                seen = seen if len(seen) <= MOST_KEYS else None  # it would grow without end
+            if not self.takes(row, index, worker, workers):
+                continue
+            if origin is not None and row.place is not None:
                 given = origin.prompt(*row.place, calibration)
                 model = row.model if self.choice.models else given.model
-                yield replace(given, output_tokens=self._output(row), model=model)
-            elif index % workers == worker:
-                yield self._prompt(row, index, nonce, calibration, shared)
+                prompt = replace(given, output_tokens=self._output(row), model=model)
+            else:
+                prompt = self._prompt(row, str(index), nonce, calibration, shared)
+            if self.timed:
+                prompt = sessions.linked(row, index, prompt)
+            elif row.rest:
+                prompt = Turns(link, row, str(index)).open(prompt, index, 1)
+            yield prompt
+
+    def takes(self, row: TraceRow, index: int, worker: int, workers: int) -> bool:
+        """Is it this worker that sends row `index`? The rows of a session are sent by one."""
+        if self.timed and row.session is not None:
+            index = zlib.crc32(row.session.encode("utf-8", "surrogatepass"))
+        return index % workers == worker
 
     def _prompt(
-        self, row: TraceRow, index: int, nonce: str, calibration: Calibration, shared: tuple[int, int] | None
+        self, row: TraceRow, name: str, nonce: str, calibration: Calibration, shared: tuple[int, int] | None
     ) -> Prompt:
         output = self._output(row)
         model = row.model if self.choice.models else None
         if row.text is not None:
             return Prompt(row.text, output_tokens=output)
-        place = int.from_bytes(hashlib.blake2b(f"row {index}".encode(), digest_size=4).digest(), "big") % ROWS
+        place = int.from_bytes(hashlib.blake2b(f"row {name}".encode(), digest_size=4).digest(), "big") % ROWS
         made = calibration.prompt(
-            row.input_tokens or 1, f"nonce {nonce} {index}", place, _heads(row, nonce) if self.hashes else ()
+            row.input_tokens or 1, f"nonce {nonce} {name}", place, _heads(row, nonce) if self.hashes else ()
         )
         return replace(made, output_tokens=output, model=model, shared=shared)
 
@@ -142,22 +178,22 @@ class Replayed:
 
     def _rows(self) -> Iterator[TraceRow]:
         if self.timed:
-            return (row for _, row in islice(self.due(), self.requests))
-        return chain.from_iterable(self.trace.rows(Counter()) for _ in count())
+            return (row for _, row in self.due())
+        passes = (self.trace.rows(Counter()) for _ in count())
+        return chain.from_iterable(map(together, passes) if self.trace.history else passes)
 
-    def due(self) -> Iterator[Any]:
-        return due(self.trace, self._timing, Counter())
-
-    @property
-    def _timing(self) -> Timing:
-        return Timing(self.choice.scale, self.quantum_s, self.choice.seed)
+    def due(self) -> Iterator[Due]:
+        """The requests that are sent, ascending by their times."""
+        found = _timed(self.trace, self.choice, self.quantum_s, Counter())
+        return islice(found, self.arrivals) if self.complete else found
 
     def describe(self) -> str:
         """One line for the screen."""
         parts = [f"{self.name} ({'a run again' if self.choice.run else self.trace.format})"]
         if self.timed:
             scale = f", {self.choice.scale:g} times as fast" if self.choice.scale != 1 else ""
-            parts.append(f"{self.requests:,} requests in {self.span_s:,.1f} s{scale}")
+            first = "" if self.complete else "the first "
+            parts.append(f"{first}{self.requests:,} requests in {self.span_s:,.1f} s{scale}")
         for name, lengths in (("in", self.inputs), ("out", self.outputs)):
             if lengths is not None:
                 least, mean, most = lengths
@@ -171,8 +207,15 @@ class Replayed:
             how = f"its stamps come in steps of {self.quantum_s:g} s"
             notes.append(f"{how}: requests are spread inside them, by the seed (--as-recorded leaves them)")
         notes += [f"{n:,} rows of the trace are left out: {why}" for why, n in sorted(self.dropped.items())]
+        if self.timed and not self.complete:
+            looked = f"the first {self.requests:,} requests of the trace were looked at before the start"
+            notes.append(f"{looked}; the rest is read as it is sent")
         if not self.timed:
             notes.append("past its end the trace is sent from its beginning again, with another text")
+        if self.sessions and self.trace.history:
+            notes.append("turns of a conversation are sent one after the other, each with what was said before")
+        elif self.sessions and self.timed:
+            notes.append("turns of a session are sent at the trace's times, none before the one before it has ended")
         if self.hashes and self.trace.block_tokens:
             notes.append(f"prompts share their text by the trace's blocks of {self.trace.block_tokens} tokens")
         return tuple(notes)
@@ -188,8 +231,10 @@ class Replayed:
                 "quantum_s": self.quantum_s or None,
                 "spread": bool(self.quantum_s),
                 "block_tokens": self.trace.block_tokens or None,
-                "requests": self.requests,
-                "span_s": self.span_s,
+                "requests": self.requests if self.complete or not self.timed else None,
+                "span_s": self.span_s if self.complete or not self.timed else None,
+                "looked_at": self.requests,
+                "linked": self.sessions and (self.timed or self.trace.history),
                 "dropped": dict(self.dropped),
                 **({"replay_of": dict(choice.run)} if choice.run else {}),
             }
@@ -198,7 +243,20 @@ class Replayed:
     def as_object(self) -> dict[str, Any]:
         """For another process (`replayed_of`)."""
         origin = None if self.origin is None else asdict(self.origin)
-        names = ("quantum_s", "requests", "span_s", "inputs", "outputs", "texts", "hashes", "content_hash")
+        names = (
+            "quantum_s",
+            "requests",
+            "span_s",
+            "inputs",
+            "outputs",
+            "texts",
+            "hashes",
+            "content_hash",
+            "complete",
+            "arrivals",
+            "sessions",
+            "longest",
+        )
         return {"choice": asdict(self.choice), "origin": origin, **{name: getattr(self, name) for name in names}}
 
 
@@ -210,33 +268,43 @@ class Times:
 
     def __init__(self, replayed: Replayed, worker: int = 0, workers: int = 1) -> None:
         self._replayed = replayed
-        self._numbers = iter(range(worker, replayed.requests, workers))
-        self.end_ns: int | None = replayed.end_ns
+        self._worker, self._workers, self._next = worker, workers, 0
+        self.end_ns = replayed.end_ns
+        self._total = replayed.arrivals if replayed.complete else None
         self._due = replayed.due()
         self._read = 0
         self._latest = 0
-        if replayed.requests:
-            self.offset_ns(0)
+        self._row: TraceRow | None = None  # of the latest
+        self.offset_ns(0)
 
     def __iter__(self) -> Iterator[int]:
         return self
 
     def __next__(self) -> int:
-        return self.offset_ns(next(self._numbers))
+        while True:
+            k, self._next = self._next, self._next + 1
+            at = self.offset_ns(k)
+            if self._total is not None and k >= self._total:
+                raise StopIteration
+            if self._row is None or self._replayed.takes(self._row, k, self._worker, self._workers):
+                return at
 
     def offset_ns(self, k: int) -> int:
         """When arrival k (of all workers, from 0) is due; those after the last, which are never sent, would go on from
         the end at the mean rate."""
-        beyond = k - self._replayed.requests
-        if beyond >= 0:
-            return self._replayed.end_ns + round(beyond * 1e9 / self._replayed.rate)
+        if self._total is not None and k >= self._total:
+            return (self.end_ns or 0) + round((k - self._total) * 1e9 / self._replayed.rate)
         if k < self._read - 1:
             self._due, self._read = self._replayed.due(), 0
         while self._read <= k:
             found = next(self._due, None)
             if found is None:
-                raise UsageError(f"{self._replayed.trace.path} has changed since the run began", "leave it alone")
-            self._latest = found.at_ns
+                if self._replayed.complete:
+                    raise UsageError(f"{self._replayed.trace.path} has changed since the run began", "leave it alone")
+                self._total = self._read  # the end, which was not known
+                self.end_ns = self._latest + round(1e9 / self._replayed.rate)
+                return self.offset_ns(k)
+            self._latest, self._row = found
             self._read += 1
         return self._latest
 
@@ -250,35 +318,66 @@ def look(choice: Choice, count: Callable[[str], int] | None = None, origin: Orig
     quantum = quantum_of(trace) if choice.timed and not choice.as_recorded else 0.0
     dropped: Counter[str] = Counter()
     rows = _timed(trace, choice, quantum, dropped) if choice.timed else _first(trace, dropped)
-    lengths: tuple[list[int], list[int]] = ([0, 0, 0], [0, 0, 0])  # least, sum, most
-    known = [0, 0]
+    inputs, outputs = _Span(), _Span()
     models: dict[str, None] = {}
-    n, span, texts, hashes = 0, 0.0, False, False
-    for at, row in rows:
-        n, span = n + 1, at
-        output = choice.output_len if row.output_tokens is None else row.output_tokens
-        if row.text is None and row.input_tokens is None and origin is None:
+    n, arrivals, span, texts, hashes, wait_s = 0, 0, 0.0, False, False, 0.0
+    turns: Counter[str] = Counter()
+    most = _looked_at(choice, trace.path) if choice.timed else LOOKED_AT
+    while block := list(islice(rows, max(0, min(BLOCK, most - n)))):
+        some = [one for _, row in block for one in (row, *row.rest)]
+        n, arrivals, span = n + len(some), arrivals + len(block), block[-1].at_ns / 1e9
+        bare = next((row for row in some if row.text is None and row.input_tokens is None), None)
+        if bare is not None and origin is None:
             raise UsageError(
-                f"line {row.line:,} of {trace.path} tells no input length", "give a trace with the lengths of inputs"
+                f"line {bare.line:,} of {trace.path} tells no input length", "give a trace with the lengths of inputs"
             )
-        for i, value in ((0, row.input_tokens), (1, output)):
-            if value is not None:
-                known[i] += 1
-                least, total, most = lengths[i]
-                lengths[i][:] = (min(least or value, value), total + value, max(most, value))
-        texts = texts or row.text is not None
-        hashes = hashes or bool(row.hash_ids and row.block_tokens)
-        if row.model is not None and len(models) < 1000:
-            models[row.model] = None
+        inputs.add([row.input_tokens for row in some])
+        outputs.add([choice.output_len if row.output_tokens is None else row.output_tokens for row in some])
+        texts = texts or any(row.text is not None for row in some)
+        hashes = hashes or any(row.hash_ids and row.block_tokens for row in some)
+        turns.update(row.session for row in some if row.session is not None)
+        wait_s = max(wait_s, max(waits(row) for _, row in block) / choice.scale)
+        if len(models) < 1000:
+            models |= dict.fromkeys(row.model for row in some if row.model is not None)
     if not n:
         raise no_requests(trace, dropped)
-    inputs, outputs = (
-        (low, total / n, high) if k == n else None for k, (low, total, high) in zip(known, lengths, strict=True)
+    complete = n < most or next(rows, None) is None
+    found = Replayed(
+        choice, trace, quantum, n, span, inputs.found(), outputs.found(), texts, tuple(models), hashes, dict(dropped)
     )
-    content = _hash(trace.path)
-    return Replayed(
-        choice, trace, quantum, n, span, inputs, outputs, texts, tuple(models), hashes, dict(dropped), content, origin
+    return replace(
+        found,
+        content_hash=_hash(trace.path),
+        origin=origin,
+        complete=complete,
+        arrivals=arrivals,
+        sessions=bool(turns),
+        longest=(max(turns.values(), default=1), wait_s),
     )
+
+
+def _looked_at(choice: Choice, path: Path) -> int:
+    if choice.looked_at is not None:
+        return choice.looked_at
+    return LARGE_LOOKED_AT if path.is_file() and path.stat().st_size > LARGE_BYTES else TIMED_LOOKED_AT
+
+
+class _Span:
+    """The least, mean and most of lengths, if all of them are known."""
+
+    def __init__(self) -> None:
+        self.least, self.sum, self.most, self.n = MOST_TOKENS, 0, 0, 0
+        self.known = True
+
+    def add(self, lengths: list[int | None]) -> None:
+        some = [one for one in lengths if one is not None]
+        self.known = self.known and len(some) == len(lengths)
+        if self.known:
+            self.least, self.most = min(self.least, *some), max(self.most, *some)
+            self.sum, self.n = self.sum + sum(some), self.n + len(some)
+
+    def found(self) -> tuple[int, float, int] | None:
+        return (self.least, self.sum / self.n, self.most) if self.known and self.n else None
 
 
 def replayed_of(found: Mapping[str, Any], count: Callable[[str], int] | None) -> Replayed:
@@ -288,7 +387,7 @@ def replayed_of(found: Mapping[str, Any], count: Callable[[str], int] | None) ->
     if _hash(trace.path) != found["content_hash"]:
         raise UsageError(f"the trace {trace.path} has changed since the run began", "leave it alone while a run lasts")
     fields = {name: value for name, value in found.items() if name != "choice"}
-    for name in ("inputs", "outputs"):
+    for name in ("inputs", "outputs", "longest"):
         fields[name] = tuple(fields[name]) if fields[name] is not None else None
     fields["origin"] = origin_of(fields["origin"])
     return Replayed(choice, trace, **fields)
@@ -310,17 +409,26 @@ def _opened(choice: Choice, count: Callable[[str], int] | None) -> Trace:
     return replace(trace, rows=within)
 
 
-def _timed(trace: Trace, choice: Choice, quantum: float, dropped: Counter[str]) -> Iterator[tuple[float, TraceRow]]:
-    for n, (at_ns, row) in enumerate(due(trace, Timing(choice.scale, quantum, choice.seed), dropped)):
-        if choice.seconds is not None and at_ns >= choice.seconds * 1e9:
-            return
-        if choice.requests is not None and n >= choice.requests:
-            return
-        yield at_ns / 1e9, row
+def _timed(trace: Trace, choice: Choice, quantum: float, dropped: Counter[str]) -> Iterator[Due]:
+    found: Iterator[Due] = due(trace, Timing(choice.scale, quantum, choice.seed), dropped)
+    if choice.requests is not None:
+        found = _at_most(found, choice.requests)
+    if choice.seconds is None:
+        return found
+    end_ns = choice.seconds * 1e9
+    return takewhile(lambda one: one.at_ns < end_ns, found)
 
 
-def _first(trace: Trace, dropped: Counter[str]) -> Iterator[tuple[float, TraceRow]]:
-    return ((0.0, row) for row in islice(trace.rows(dropped), LOOKED_AT))
+def _at_most(found: Iterator[Due], most: int) -> Iterator[Due]:
+    for at_ns, row in found:
+        yield Due(at_ns, shortened(row, most))
+        most -= length(row)
+        if most <= 0:
+            return
+
+
+def _first(trace: Trace, dropped: Counter[str]) -> Iterator[Due]:
+    return (Due(0, row) for row in trace.rows(dropped))
 
 
 def _heads(row: TraceRow, nonce: str) -> list[Head]:

@@ -26,7 +26,7 @@ class TraceRow(NamedTuple):
     `at_s` are seconds on the trace's own clock. `hash_ids` name its prompt's blocks of `block_tokens` tokens each, the
     last one in part: equal ids are equal text. `text` is the prompt itself, where the trace has it. `delay_s` is the
     wait after the session's turn before. `place` is (step, number) of a request of our own log. `line` is where it
-    stands in the file, from 1.
+    stands in the file, from 1. `rest` are rows of its session that follow it, one after the other.
     """
 
     at_s: float | None
@@ -41,6 +41,7 @@ class TraceRow(NamedTuple):
     text: str | None = None
     delay_s: float | None = None
     place: tuple[int, int] | None = None
+    rest: Sequence[TraceRow] = ()
 
 
 class RowFault(Exception):  # noqa: N818 - what is wrong with a row, without which row it is
@@ -97,6 +98,8 @@ def parse_map(text: str) -> Mapped:
 
 def tokens(value: Any, name: str) -> int:
     """A number of tokens; 80 and "80" and 80.0 (as pandas writes a column with holes). Raises RowFault."""
+    if type(value) is int and 0 <= value <= MOST_TOKENS:
+        return value
     number = _number(value, name)
     if number < 0:
         raise RowFault(f"{name} is {_shown(value)}, below zero")
@@ -170,11 +173,14 @@ def name_or_none(value: Any) -> str | None:
     return str(value)
 
 
+_IDS = frozenset((int, str))
+
+
 def hashes(value: Any, name: str, input_tokens: int | None, block: int) -> Sequence[int | str]:
     """The ids of a prompt's blocks. Raises RowFault where they do not cover the input, or cover far more than it."""
     if value is None:
         return ()
-    if not isinstance(value, list) or not all(type(one) is int or type(one) is str for one in value):
+    if not isinstance(value, list) or not _IDS.issuperset(map(type, value)):
         raise RowFault(f"{name} is {_shown(value)}, not a list of block ids")
     if block and value and input_tokens is not None:
         needed = -(-input_tokens // block)

@@ -9,6 +9,7 @@ import io
 import json
 import zlib
 from collections.abc import Iterator
+from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -18,6 +19,7 @@ from ...errors import UsageError
 
 LINE_BYTES = 64 << 20
 BLOCK = 256  # rows converted together: half a millisecond
+READ_BYTES = 1 << 14, 1 << 18  # read at once: of the first lines few, as often no more are asked for
 GIVE = "give a trace: a CSV, JSON Lines or JSON file, also gzipped (docs/traces.md lists the formats)"
 _PACKED = {b"PK\x03\x04": "zip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"PAR1": "Parquet"}
 
@@ -42,23 +44,36 @@ class Source:
             raise self._unreadable(error) from None
         if not start and next(self.lines(), None) is None:
             raise UsageError(f"{self.path} is empty", GIVE)
+        if b"\0" in start:
+            raise UsageError(f"{self.path} is not UTF-8 text: it holds NULs (is it UTF-16?)", GIVE)
         return start
 
     def lines(self) -> Iterator[tuple[int, bytes]]:
         """(number from 1, line without its end) of every line that is not blank."""
-        number = 0
+        for number, lines in self._blocks():
+            for place, line in enumerate(lines, number):
+                if line and not line.isspace():  # tabs at its ends stay: they are cells that are empty
+                    yield place, line.rstrip(b"\r")
+
+    def _blocks(self) -> Iterator[tuple[int, list[bytes]]]:
+        """(number of the first, lines without their LF): as many as are read at once, which is cheaper than one by
+        one."""
+        number, size = 1, READ_BYTES[0]
         try:
             with self._opened() as file:
-                while raw := file.readline(LINE_BYTES + 1):
-                    number += 1
-                    if number == 1:
-                        raw = raw.removeprefix(b"\xef\xbb\xbf")
-                    if len(raw) > LINE_BYTES:
-                        raise self.fault(number, f"it is longer than {LINE_BYTES >> 20} MiB")
-                    if raw.strip():  # tabs at its ends stay: they are cells that are empty
-                        yield number, raw.rstrip(b"\r\n")
+                while data := file.read(size):
+                    size = READ_BYTES[1]
+                    if not data.endswith(b"\n"):
+                        data += file.readline(LINE_BYTES + 1)
+                    lines = data.removeprefix(b"\xef\xbb\xbf" if number == 1 else b"").split(b"\n")
+                    if len(lines[-1]) > LINE_BYTES:
+                        raise self.fault(number + len(lines) - 1, f"it is longer than {LINE_BYTES >> 20} MiB")
+                    if not lines[-1]:
+                        lines.pop()
+                    yield number, lines
+                    number += len(lines)
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise self.fault(number + 1, f"the gzip file breaks off ({error})", "download it again") from None
+            raise self.fault(number, f"the gzip file breaks off after it ({error})", "download it again") from None
         except OSError as error:
             raise self._unreadable(error) from None
 
@@ -74,18 +89,30 @@ class Source:
             yield number, value
 
     def cells(self) -> Iterator[list[tuple[int, list[str]]]]:
-        """Blocks of (line, cells) of a CSV, its header among them."""
-        state = _Text(self)
-        reader: Any = csv.reader(state, delimiter=self._delimiter())
+        """Blocks of (line, cells) of a CSV, its header among them. Up to the first quote its lines are its rows."""
+        delimiter = self._delimiter()
+        text = _Text(self, self.lines())
+        while lines := list(islice(text.lines, BLOCK)):
+            if any(b'"' in line or b"\r" in line for _, line in lines):
+                yield from self._quoted(_Text(self, chain(lines, text.lines)), delimiter)
+                return
+            try:
+                yield [(number, line.decode().split(delimiter)) for number, line in lines]
+            except UnicodeDecodeError:
+                list(_Text(self, iter(lines)))  # says where
+                raise
+
+    def _quoted(self, text: _Text, delimiter: str) -> Iterator[list[tuple[int, list[str]]]]:
+        reader = csv.reader(text, delimiter=delimiter)
         block: list[tuple[int, list[str]]] = []
         try:
             for row in reader:
-                block.append((state.number, row))
+                block.append((text.number, row))
                 if len(block) == BLOCK:
                     yield block
                     block = []
         except csv.Error as error:
-            raise self.fault(state.number, f"it is no line of a CSV ({error})") from None
+            raise self.fault(text.number, f"it is no line of a CSV ({error})") from None
         if block:
             yield block
 
@@ -181,13 +208,13 @@ class Source:
 
 
 class _Text(Iterator[str]):
-    """The lines of a source as text; `number` is that of the latest."""
+    """Numbered lines of a source as text; `number` is that of the latest."""
 
-    def __init__(self, source: Source) -> None:
-        self._source, self._lines, self.number = source, source.lines(), 0
+    def __init__(self, source: Source, lines: Iterator[tuple[int, bytes]]) -> None:
+        self._source, self.lines, self.number = source, lines, 0
 
     def __next__(self) -> str:
-        self.number, line = next(self._lines)
+        self.number, line = next(self.lines)
         try:
             return line.decode("utf-8") + "\n"
         except UnicodeDecodeError as error:

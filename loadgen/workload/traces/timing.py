@@ -45,7 +45,12 @@ def due(trace: Trace, timing: Timing, dropped: Counter[str]) -> Iterator[Due]:
     quantum, factor = timing.quantum_s, 1e9 / timing.scale
     waiting: list[tuple[float, int, TraceRow]] = []  # a heap
     first, last = math.inf, -math.inf
+    followers = _Followers(history=trace.history) if trace.delays or trace.history else None
     for number, row in enumerate(trace.rows(dropped)):
+        if followers is not None and row.session is not None:
+            if followers.take(row):
+                continue
+            row = followers.opened(row)
         if row.at_s is None:
             dropped["no time of its own"] += 1
             continue
@@ -63,10 +68,39 @@ def due(trace: Trace, timing: Timing, dropped: Counter[str]) -> Iterator[Due]:
             continue
         last, _, row = heapq.heappushpop(waiting, (at, number, row))
         first = min(first, last)
-        yield Due(round((last - first) * factor), row)
+        yield Due(round((last - first) * factor), row if followers is None else followers.sealed(row))
     for at, _, row in sorted(waiting):
         first = min(first, at)
         yield Due(round((at - first) * factor), row)
+
+
+class _Followers:
+    """Puts rows that follow others of their session, by a delay or, with `history`, by what was said, behind them."""
+
+    def __init__(self, *, history: bool) -> None:
+        self._history = history
+        self._latest: dict[str, list[TraceRow]] = {}  # behind the last row with a time of each session that waits
+
+    def take(self, row: TraceRow) -> bool:
+        """Has this row been put behind another?"""
+        rest = self._latest.get(row.session or "")
+        if rest is None or (row.at_s is not None and not self._history):
+            return False
+        rest.append(row)
+        return True
+
+    def opened(self, row: TraceRow) -> TraceRow:
+        """A row that others may follow."""
+        if row.at_s is None or row.session is None:
+            return row
+        rest = self._latest[row.session] = []
+        return row._replace(rest=rest)
+
+    def sealed(self, row: TraceRow) -> TraceRow:
+        """The row as it is sent: nothing is put behind it any more."""
+        if row.session is not None and self._latest.get(row.session) is row.rest:
+            del self._latest[row.session]
+        return row
 
 
 def quantum_of(trace: Trace) -> float:

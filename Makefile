@@ -2,9 +2,9 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
-SOURCES := loadgen tests benchmarks fuzz
+SOURCES := loadgen tests benchmarks fuzz docs
 
-.PHONY: setup demo test test-long fuzz fuzz-streams fuzz-faults fuzz-engine soak packages lock audit check format bench bench-peers-install bench-peers clean
+.PHONY: setup demo test test-long fuzz fuzz-streams fuzz-faults fuzz-engine docs soak packages lock audit check format bench bench-peers-install bench-peers clean
 
 setup: $(VENV)/.installed
 
@@ -42,6 +42,10 @@ fuzz: setup
 	@$(BIN)/python -c 'import atheris' 2>/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[fuzz]' \
 		|| echo "atheris does not install on this Python: inputs are mutated blindly"
 	$(BIN)/python -m fuzz.run --seconds $(SECONDS)
+
+# The documentation as a site of plain files: open site/index.html.
+docs: setup
+	$(BIN)/python docs/build.py site
 
 # A long load at many streams, then kills at random moments. MINUTES=1 STREAMS=200 KILLS=5 to try it.
 MINUTES ?= 30
@@ -91,4 +95,4 @@ bench-peers: $(VENV)/.bench
 	$(BIN)/python -m benchmarks.peers.run --write benchmarks/RESULTS.md
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis dist
+	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis dist site

@@ -66,9 +66,8 @@ def main() -> int:
         if hashes[0] != hashes[1]:
             raise SystemExit(f"two builds differ: {hashes}")
         for name, digest in hashes[0].items():
-            say(
-                f"{name}: twice the same, {(place / 'dist1' / name).stat().st_size / 1e3:,.0f} kB, sha256 {digest[:12]}…"
-            )
+            size = (place / "dist1" / name).stat().st_size / 1e3
+            say(f"{name}: twice the same, {size:,.0f} kB, sha256 {digest[:12]}…")
         for package in sorted((place / "dist1").iterdir()):
             fresh = place / f"fresh-{package.suffix[1:]}"
             run(sys.executable, "-m", "venv", fresh, cwd=place)

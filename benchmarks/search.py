@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from benchmarks.search_cases import Case, cases
-from benchmarks.search_tables import coverage, plateau, rates
+from benchmarks.search_tables import SHARES, coverage, plateau, rates
 from benchmarks.search_tables import flags as unsteady
 from benchmarks.virtual import VirtualServer, VirtualSweep, sweep
 from loadgen.search import SweepPlan
@@ -103,7 +103,7 @@ class Found:
             return load + doubt >= self.case.most
         if kind != "slo" or not (math.isfinite(load) or self.level_met):
             return False
-        rungs = [2**i for i in range(2, 20) if 2**i <= min(load - doubt, self.case.most)]
+        rungs = [2**i for i in range(2, 20) if 2**i <= load - doubt and 2**i < top]
         if first == "tie" or not rungs:
             return True
         gain, error = self._gain(rungs[-1])
@@ -204,6 +204,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=2000)
     parser.add_argument("--effort", default="normal")
     parser.add_argument("--fixed", type=int, nargs="+", default=[1000, 2000], help="requests a level, each by itself")
+    parser.add_argument("--shares", type=float, nargs="+", default=SHARES, help="of the capacity, for rate")
     parser.add_argument("--verbose", action="store_true")
     flags = parser.parse_args()
     chosen = flags.only.split(",")
@@ -224,7 +225,7 @@ def main() -> None:
     if "plateau" in chosen:
         plateau(max(1, flags.repeats // 10))
     if "rate" in chosen:
-        rates(max(1, flags.repeats // 10))
+        rates(max(1, flags.repeats // 10), flags.shares)
     print(f"\n{time.process_time() - began:.0f} s of CPU")
 
 

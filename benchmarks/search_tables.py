@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -21,6 +21,7 @@ from loadgen.stats import LEVEL, batch_count, grows, percentile, rate_interval
 
 CONCURRENCY = 16
 MIX = Mix(200, 16, sigma=0.6)
+SHARES = (0.9, 0.97, 1.03, 1.08, 1.15)  # of the capacity: rates of the open loop
 ENGINES: dict[str, EngineConfig] = {
     "no queue": EngineConfig(max_batch=32),
     "queue for the batch": EngineConfig(max_batch=12),
@@ -125,14 +126,14 @@ def plateau(repeats: int) -> None:
         print(f"  {name:28} {dict(ends)}  level within 5 % {level_right}")
 
 
-def rates(repeats: int) -> None:
+def rates(repeats: int, shares: Sequence[float] = SHARES) -> None:
     """Open loop: which share of steps is called unstable within 8 looks, by the rate's share of the capacity."""
     config, mix = EngineConfig(max_batch=32), MIX
     closed = simulate(config, mix.draw(20_000, 1), Closed(64))
     capacity = 19_000 / float(np.sort(closed.done_s)[19_499] - np.sort(closed.done_s)[499])
     sizes = replace(rate_rule(step_rule("normal", Slo())), first_look=300, requests_cap=5126).look_sizes(0)
     print(f"\nCalled unstable, of {repeats}; capacity {capacity:.1f} requests/s; looks at {sizes}")
-    for share in (0.9, 0.97, 1.03, 1.08, 1.15):
+    for share in shares:
         said = []
         for kind in ("poisson", "constant"):
             caught: list[int] = []

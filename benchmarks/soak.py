@@ -5,8 +5,9 @@
 
 The load goes to an embedded simulated engine that decodes slowly, so that the streams are many and the tokens few: two
 tokens a second each. RSS and descriptors of the client and its workers are read every few seconds; growth is the slope
-of a line through the later three quarters. The server's own counters are held against the log at the end. A killed sweep
-is read, resumed, and its requests looked through for any that is there twice. Exit code 1 where something does not hold.
+of a line through the later three quarters. The server's own counters are held against the log at the end. A killed
+sweep is read, resumed, and its requests looked through for any that is there twice. Exit code 1 where something does
+not hold.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from loadgen.simulator.engine import EngineConfig
 from loadgen.simulator.process import SimulatorProcess
 
 EVERY_S = 2.0
+LEAST_MIN = 5.0
 PAGE_MIB = os.sysconf("SC_PAGE_SIZE") / (1 << 20)
 OUTPUT_TOKENS = 16
 COMMAND = (sys.executable, "-m", "loadgen")
@@ -106,9 +108,12 @@ def soak(minutes: float, streams: int, workers: str) -> int:
         finished = counter(simulator.url, "vllm:request_success_total")
     step = answer["steps"][0]
     times, rss, descriptors = (np.array(column, dtype=float) for column in zip(*seen, strict=True))
-    held = (times > 60 * minutes / 4) & (times < 60 * minutes)
+    full = np.flatnonzero(descriptors >= streams)  # the load is there
+    assert len(full), "the streams were never all there"
+    first, last = times[full[0]], times[full[-1]]
+    held = (times > first + (last - first) / 4) & (times < last - 2 * EVERY_S)
     rate = float(np.polyfit(times[held] / 3600, rss[held], 1)[0])
-    grown = rate * 0.75 * minutes / 60
+    grown = rate * (times[held][-1] - times[held][0]) / 3600
     ok = sum(record.outcome == "ok" for record in records)
     say(f"load        {streams:,} streams for {minutes:g} min, {step['workers']} processes: {len(records):,} requests")
     say(f"memory      {rss[held].min():.0f} to {rss[held].max():.0f} MiB, {rate:+.0f} MiB/h: {grown:+.1f} MiB in all")
@@ -124,18 +129,20 @@ def soak(minutes: float, streams: int, workers: str) -> int:
             ("tokens differ", tokens == served),
             ("requests differ", len(records) == finished and ok == len(records)),
             # The rows of a step are kept until it ends: some 30 bytes a request and 5 a token.
-            ("memory grows", grown < 10 + 1e-6 * (40 * len(records) + 8 * tokens)),
+            ("memory grows", minutes < LEAST_MIN or grown < 10 + 1e-6 * (40 * len(records) + 8 * tokens)),
             ("descriptors grow", descriptors[held].max() - descriptors[held].min() <= 8),
         )
         if not holds
     ]
+    if minutes < LEAST_MIN:
+        say(f"note        {minutes:g} min are too short to tell growth from a start")
     say("held" if not wrong else "NOT HELD: " + ", ".join(wrong))
     return len(wrong)
 
 
 def kills(number: int) -> int:
     """→ how many sweeps lost a request, counted one twice, or did not complete."""
-    chance, wrong, resumed, before_log = random.Random(7), 0, 0, 0
+    chance, wrong, resumed, before_log, ended = random.Random(7), 0, 0, 0, 0
     with SimulatorProcess(EngineConfig(step_ms=4.0, decode_ms=0.1, overhead_ms=2.0)) as simulator:
         for count in range(number):
             with tempfile.TemporaryDirectory(prefix="loadgen-kills-") as place:
@@ -143,9 +150,9 @@ def kills(number: int) -> int:
                 process = subprocess.Popen(
                     [*COMMAND, "sweep", simulator.url, *flags], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
                 )
-                time.sleep(chance.uniform(0.5, 3.0))
+                _until(process, Path(place), chance.randint(0, 60))
                 process.send_signal(signal.SIGKILL)
-                process.wait()
+                ended += process.wait() >= 0
                 folders = list(Path(place).iterdir())
                 if not folders:
                     before_log += 1
@@ -165,8 +172,19 @@ def kills(number: int) -> int:
                     wrong += 1
                     say(f"kill {count}: exit {done.returncode}, {len(ids) - len(set(ids))} twice, {len(lost)} lost")
                     say(done.stderr[-500:])
-    say(f"kills       {number}: {before_log} before there was a step, {resumed} resumed, {wrong} wrong")
+    told = f"{ended} had ended by themselves, {before_log} came before there was a step, {resumed} resumed"
+    say(f"kills       {number}: {told}, {wrong} wrong")
     return wrong
+
+
+def _until(process: subprocess.Popen[bytes], place: Path, lines: int) -> None:
+    """Wait until so many requests are in the log of the run there, or it has ended."""
+    end = time.monotonic() + 60
+    while time.monotonic() < end and process.poll() is None:
+        logs = list(place.glob("*/requests.jsonl"))
+        if logs and logs[0].read_bytes().count(b"\n") >= lines:
+            return
+        time.sleep(0.01)
 
 
 def main() -> int:

@@ -14,24 +14,20 @@ import heapq
 import math
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass, fields, replace
-from functools import cache
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadgen.analysis import summarise
 from loadgen.client.driver import Progress
-from loadgen.log.columns import ColumnBuilder, Columns
+from loadgen.experiments.columns import columns_of
+from loadgen.log.columns import Columns
 from loadgen.records import (
     PHASES,
-    InputTokens,
     LevelResult,
     NextLevel,
     Observation,
-    OutputTokens,
-    Record,
     Slo,
     StepSummary,
     Stop,
@@ -173,49 +169,6 @@ class _Rows:
         phases = np.array([load.phases[s.handle] for s in ended], np.int8)
         lengths = np.array([(s.prompt, s.output) for s in ended], np.int64).reshape(-1, 2)
         return columns_of(stamps, lengths, phases, self.step, self.concurrency)
-
-
-def columns_of(
-    stamps_s: NDArray[np.float64], lengths: NDArray[np.int64], phases: NDArray[np.int8], step: int, concurrency: int
-) -> Columns:
-    """Requests that all went well as columns. `stamps_s` has shape (n, 3): sent, first token, end. No events: a
-    request's tokens are spread over its answer."""
-    order = np.argsort(stamps_s[:, 2], kind="stable")
-    sent, first, done = np.rint(stamps_s[order].T * 1e9).astype(np.int64)
-    prompt, output = lengths[order].T
-    n = len(order)
-    kept: dict[str, Any] = {}
-    like = _like()
-    for field in fields(like):
-        value = getattr(like, field.name)
-        if field.name == "event_offsets":
-            continue
-        if isinstance(value, np.ndarray) and len(value) == 1:
-            kept[field.name] = np.repeat(value, n, axis=0)
-        elif field.name == "errors":
-            kept["errors"] = [None] * n
-        else:
-            kept[field.name] = value
-    kept |= {"step": np.full(n, step), "concurrency": np.full(n, concurrency), "phase": phases[order]}
-    kept |= {"scheduled_ns": sent, "sent_ns": sent, "first_byte_ns": first, "first_token_ns": first}
-    kept |= {"first_content_ns": first, "last_token_ns": done, "done_ns": done}
-    kept |= {"input_asked": prompt, "output_asked": output, "output_count": output}
-    return Columns(**kept, event_offsets=np.zeros(n + 1, np.int64))
-
-
-@cache
-def _like() -> Columns:
-    """One request that went well, for all that is the same in every row."""
-    builder = ColumnBuilder(ids=False)
-    builder.add(
-        Record(
-            id="", step=1, concurrency=1, phase="measured", worker=0, scheduled_ns=0, sent_ns=0, connect=None,
-            first_byte_ns=1, first_token_ns=1, first_content_ns=1, last_token_ns=2, done_ns=2,
-            input_tokens=InputTokens(1), output_tokens=OutputTokens(1, 1, "usage"), first_event_tokens=1, events=None,
-            outcome="ok", status=200,
-        )
-    )  # fmt: skip
-    return builder.columns()
 
 
 def measure(

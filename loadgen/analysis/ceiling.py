@@ -3,6 +3,7 @@ replicas a demand needs, and what the next doubling of each resource would buy. 
 
     decode    the floor of a step of so many sequences (bytes / bandwidth, or FLOPs / peak) / the measured median TPOT
     prefill   the floor of the mean prompt (FLOPs / peak), less what was cached / the measured median TTFT
+    both      the floor of a step and, of the n / O prompts that begin in it, theirs / the measured median TPOT
     FLOPs     those of all prompts and tokens a second / peak: model FLOPs utilisation
     doubling  by Little's law n O / (TTFT + (O - 1) TPOT), of whose measured times only the floors' part changes
 
@@ -25,6 +26,7 @@ from .planning import Lengths
 FULL_KV = 0.95  # of the blocks in use, at the peak
 WAITING = 0.5  # requests in the server's queue, in the mean, that are a queue
 NEAR = 0.5  # of a ceiling
+FLAT = 0.35  # growth of throughput over that of load, on the log scale, that is hardly any
 CLOSE = 0.8  # of what the KV memory holds
 HELD = frozenset(("pass", "marginal", "baseline"))
 
@@ -52,6 +54,11 @@ class Level:
     kv_expected: float | None
     preemptions: float | None
     verdict: str
+    prompts_floor_ms: float = 0.0  # of the prompts that begin in one step, in the mean
+
+    @property
+    def both_share(self) -> float | None:
+        return (self.tpot_floor_ms + self.prompts_floor_ms) / self.tpot_ms if self.tpot_ms else None
 
     @property
     def decode_share(self) -> float | None:
@@ -91,6 +98,7 @@ class Ceilings:
     kv_source: str
     ran_out: RunOut | None
     best: Level | None
+    undecided: tuple[float, ...]  # loads above the best that are not proven to break anything
     has_slo: bool
     doubled: tuple[Doubled, ...]
     gpus: int
@@ -137,6 +145,11 @@ def ceilings(
         source,
         _ran_out(levels),
         best,
+        tuple(
+            one.load
+            for one in levels
+            if has_slo and one.verdict == "inconclusive" and (not best or one.load > best.load)
+        ),
         has_slo,
         tuple(_doubled(model, on, levels, best, lengths)) if best else (),
         on.gpus,
@@ -153,7 +166,8 @@ def _level(model: Model, on: Deployment, s: StepSummary, verdict: str) -> Level:
     floor = decode_floor(model, on, max(1, round(running)), context)
     prompt_flops = model.prefill_flops(inputs, cached)
     peak = on.gpu.peak(model.quantisation.bits) * on.tensor_parallel * on.expert_parallel
-    rate = s.request_throughput.value if s.request_throughput else None
+    completed = s.completion_rate or s.request_throughput
+    rate = completed.value if completed else None
     held = cache(model, on).tokens
     return Level(
         load=s.load,
@@ -161,7 +175,7 @@ def _level(model: Model, on: Deployment, s: StepSummary, verdict: str) -> Level:
         running=running,
         waiting=server.waiting if server else None,
         output_throughput=s.output_throughput.value if s.output_throughput else None,
-        request_throughput=s.request_throughput,
+        request_throughput=completed,
         tpot_ms=_median(s, "tpot"),
         tpot_floor_ms=floor.tpot_s * 1e3,
         bound=floor.bound,
@@ -173,6 +187,7 @@ def _level(model: Model, on: Deployment, s: StepSummary, verdict: str) -> Level:
         kv_expected=running * context / held if held else None,
         preemptions=server.preemptions if server else None,
         verdict=verdict,
+        prompts_floor_ms=running / max(1.0, outputs) * prompt_flops / peak * 1e3,
     )
 
 
@@ -208,7 +223,7 @@ def _kv_measured(steps: Sequence[StepSummary], lengths: Lengths) -> tuple[float 
 
 
 def _ran_out(levels: Sequence[Level]) -> RunOut | None:
-    """The first load at which one of them is exhausted; where none is, the nearest ceiling at the highest load."""
+    """The first load at which one of them is exhausted, or from which on throughput hardly grows."""
     for i, one in enumerate(levels):
         if one.preemptions:
             return RunOut("KV memory", one.load, f"{one.preemptions:,.0f} preemptions")
@@ -223,13 +238,28 @@ def _ran_out(levels: Sequence[Level]) -> RunOut | None:
             )
         if one.waiting is None and one.kv_expected is not None and one.kv_expected >= 1:
             return RunOut("KV memory", one.load, f"the plan says {one.kv_expected:.0%} of it for what is in flight")
-    last = max(levels, key=lambda one: one.load)
-    shares = {"bandwidth": last.decode_share if last.bound == "bandwidth" else None, "FLOPs": last.flops_share}
-    near = {name: share for name, share in shares.items() if share is not None and share >= NEAR}
-    if not near:
-        return None
-    name = max(near, key=lambda key: near[key])
-    return RunOut(name, last.load, f"{near[name]:.0%} of its ceiling at the highest load")
+        if i > 0 and _elasticity(levels[i - 1], one) < FLAT:
+            return _nearest(one)
+    return None
+
+
+def _elasticity(before: Level, one: Level) -> float:
+    """d ln throughput / d ln load; above `FLAT` where it cannot be told."""
+    if not before.output_throughput or not one.output_throughput or one.load <= before.load:
+        return 1.0
+    return math.log(one.output_throughput / before.output_throughput) / math.log(one.load / before.load)
+
+
+def _nearest(one: Level) -> RunOut:
+    """What a load whose throughput hardly grows came nearest to."""
+    share = one.both_share or 0.0
+    if share < NEAR:
+        why = f"throughput hardly grows, at {share:.0%} of what the hardware sets: overhead, scheduler or client"
+        return RunOut("nothing of the hardware", one.load, why)
+    prompts = one.prompts_floor_ms > one.tpot_floor_ms
+    resource = "FLOPs" if prompts or one.bound == "compute" else "bandwidth"
+    what = "prompts" if prompts else "decoding"
+    return RunOut(resource, one.load, f"throughput hardly grows, at {share:.0%} of the ceiling, most of it {what}")
 
 
 def _doubled(model: Model, on: Deployment, levels: Sequence[Level], best: Level, lengths: Lengths) -> list[Doubled]:

@@ -407,12 +407,19 @@ def _api_key(urls: Sequence[str], env: str | None, file: str | None, key: str | 
         key = os.environ[env].strip()
     else:
         key = os.environ.get("LOADGEN_API_KEY", "").strip()
-        hosts = {urlsplit(url if "//" in url else f"//{url}").hostname for url in urls}
+        hosts = {_host_of(url) for url in urls}
         if not key and hosts == {OPENAI_HOST}:  # a key for one service is never shown to another
             key = os.environ.get("OPENAI_API_KEY", "").strip()
     if any(ord(letter) < 33 or ord(letter) > 126 for letter in key):
         raise UsageError("the API key holds a space or a control character", "check the file or variable it came from")
     return key or None
+
+
+def _host_of(url: str) -> str | None:
+    try:
+        return urlsplit(url if "//" in url else f"//{url}").hostname
+    except ValueError:  # no address: whoever reads it in earnest says why
+        return None
 
 
 def _price(text: str | None) -> tuple[float, float] | None:

@@ -157,19 +157,21 @@ def _buckets(told: Told, by: Sequence[str]) -> list[Buckets]:
     return [one for one in found if one.cells]
 
 
-def findings_of(told: Told) -> list[Finding]:
+def findings_of(told: Told, language: str = "en") -> list[Finding]:
     """What a diagnosis finds, as items of a page."""
     from ..analysis.diagnose import Measured, diagnose
     from ..report.page.notes import Finding
+    from ..report.words import Words
 
     if not told.summaries:
         return []
+    words = Words(language)
     measured = Measured(told.summaries, told.counted, told.run.manifest or {}, told.slo, apart=told.facts.apart)
     return [
         Finding(
             found.gravity,
             found.sentence,
-            found.title,
+            words.cause(found.cause, found.title),
             tuple(f"{fact.what}: {_amount(fact.value, fact.unit)}" for fact in found.facts),
             found.change,
             CHART_OF.get(found.cause, ""),
@@ -183,7 +185,8 @@ def _amount(value: float, unit: str) -> str:
 
     if unit == "share":
         return percent(value)
-    return f"{number(value)} {'×' if unit == 'times' else unit}".rstrip()
+    shown = f"{value:,.0f}" if value == round(value) else number(value)
+    return f"{shown} {'×' if unit == 'times' else unit}".rstrip()
 
 
 def write_page(path: str, page: str) -> None:

@@ -92,7 +92,7 @@ def report(
         from ..report.page.run import run_page
 
         view = view_of(told, gpus=gpus, price=price, language=lang, by=axes)
-        write_page(html, run_page(view, findings_of(told)))
+        write_page(html, run_page(view, findings_of(told, lang)))
         if not as_json:
             return _exit(marks) if told.judged_again else Exit.DONE
     buckets = by_buckets(told.counted, axes, summaries) if axes else []

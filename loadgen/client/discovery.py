@@ -17,9 +17,10 @@ from typing import Any
 
 import anyio
 import httpx
-import orjson
 
 from ..errors import Failure
+from .dialects.base import MalformedEvent
+from .dialects.reading import parse_json
 from .failures import error_message, failure_kind, redirected, system_words
 from .remedies import NAME_ANOTHER, PreflightError
 from .target import Target, mask
@@ -149,8 +150,8 @@ async def get(client: httpx.AsyncClient, url: str, timeout_s: float = GET_TIMEOU
     except (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL, OSError) as error:
         return Answer(url, failure=Failure(failure_kind(error), system_words(error)))
     try:
-        value = orjson.loads(data)
-    except orjson.JSONDecodeError:
+        value = parse_json(bytes(data).removeprefix(b"\xef\xbb\xbf"))
+    except MalformedEvent:
         value = None
     return Answer(url, status, value, data.decode("utf-8", "replace"), headers)
 
@@ -299,7 +300,8 @@ def _entries(value: Any) -> list[dict[str, Any]]:
     """The entries of a model list in any of its usual shapes."""
     if isinstance(value, dict):
         value = value.get("data") if isinstance(value.get("data"), list) else value.get("models")
-    return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []
+    listed = value if isinstance(value, list) else []
+    return [entry if isinstance(entry, dict) else {"id": entry} for entry in listed if isinstance(entry, dict | str)]
 
 
 def _generates(capabilities: Any) -> bool:

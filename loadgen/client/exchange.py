@@ -364,7 +364,7 @@ class _End:
             hint = "; this looks like Ollama's own API: use its /v1 address, or --endpoint ollama_chat"
             hint = hint if "ndjson" in reply.kind else ""
             self.fail("content_type", f"the answer is {reply.kind}, not {what}{hint}", excerpt=text)
-        elif 300 <= reply.status < 400:
+        elif 300 <= reply.status < 400 and (reply.location or reply.status != 304):
             self.fail("redirect", redirected(str(url), reply.location), reply.status, text)
         elif 200 <= reply.status < 300:
             why = f"{reason_phrase(reply.status)}: an answer has status 200"

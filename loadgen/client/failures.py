@@ -47,8 +47,10 @@ def failure_kind(error: BaseException) -> FailureKind:
     for one in causes(error):
         if isinstance(one, socket.gaierror):
             return "dns"
-        if isinstance(one, ssl.SSLError) and not isinstance(one, ssl.SSLWantReadError | ssl.SSLWantWriteError):
-            return "tls"  # those two say that it went on, before the connection broke
+        # Within the handshake it is TLS that failed; after it, these two only say that it went on until then.
+        went_on = isinstance(one, ssl.SSLWantReadError | ssl.SSLWantWriteError)
+        if isinstance(one, ssl.SSLError) and (not went_on or isinstance(error, httpx.ConnectError)):
+            return "tls"
         if isinstance(one, OSError) and one.errno in CLIENT_ERRNOS:
             return "client"
     if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.ProxyError):

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..analysis.ceiling import Ceilings, Level
 from ..log.codec import plain
+from .compared import wrapped
 from .numbers import NONE, number, percent, plural
 
 _HEAD = (
@@ -16,6 +17,7 @@ _HEAD = (
     "TPOT p50",
     "floor",
     "decode",
+    "both",
     "TTFT p50",
     "floor",
     "prefill",
@@ -23,6 +25,8 @@ _HEAD = (
     "KV used",
     "plan",
 )
+
+WIDTH = 120
 
 
 def ceiling_lines(found: Ceilings, source: str, rates: Sequence[float] = (), price: float | None = None) -> list[str]:
@@ -34,7 +38,9 @@ def ceiling_lines(found: Ceilings, source: str, rates: Sequence[float] = (), pri
         "",
         *("  " + "  ".join(cell.rjust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows),
     ]
-    lines.append("  times in ms; decode, prefill and FLOPs are shares of the ceiling that the hardware sets")
+    lines.append(
+        "  times in ms; decode, both (with the prompts beside), prefill and FLOPs are shares of the hardware's ceiling"
+    )
     lines += ["", _row("KV limit", _kv(found)), _row("ran out", _ran_out(found))]
     lines.append(_row("best", _best(found)))
     for rate in rates:
@@ -50,7 +56,7 @@ def ceiling_lines(found: Ceilings, source: str, rates: Sequence[float] = (), pri
             _row("doubling", "output tokens/s at the best load, at the least: only what the hardware sets gets faster")
         )
         lines += [f"  {one.resource:<17} x {one.ratio:.2f}  {one.why}" for one in found.doubled]
-    return lines
+    return wrapped(lines, WIDTH)
 
 
 def _cells(one: Level) -> tuple[str, ...]:
@@ -61,6 +67,7 @@ def _cells(one: Level) -> tuple[str, ...]:
         number(one.tpot_ms),
         number(one.tpot_floor_ms),
         percent(one.decode_share),
+        percent(one.both_share),
         number(one.ttft_ms),
         number(one.ttft_floor_ms),
         percent(one.prefill_share),
@@ -80,17 +87,24 @@ def _kv(found: Ceilings) -> str:
 
 def _ran_out(found: Ceilings) -> str:
     if found.ran_out is None:
-        return "nothing yet: no load reached half of a ceiling or the end of the memory"
+        return "nothing yet: throughput still grows with the load"
     return f"first {found.ran_out.resource}, at {found.ran_out.load:,g}: {found.ran_out.evidence}"
 
 
 def _best(found: Ceilings) -> str:
     if found.best is None:
-        return "no load holds every objective"
-    what = "the highest load that holds every objective" if found.has_slo else "the load of the highest throughput"
+        return "no load is proven to hold every objective" + _undecided(found)
+    what = "the highest load proven to hold every objective" if found.has_slo else "the load of the highest throughput"
     each = found.each
     rate = f", proven {number(each)} requests/s" if each else ""
-    return f"{found.best.load:,g}, {what}: {number(found.best.output_throughput)} output tokens/s{rate}"
+    text = f"{found.best.load:,g}, {what}: {number(found.best.output_throughput)} output tokens/s{rate}"
+    return text + _undecided(found)
+
+
+def _undecided(found: Ceilings) -> str:
+    if not found.undecided:
+        return ""
+    return f"; {', '.join(f'{load:,g}' for load in found.undecided)} undecided: measure longer"
 
 
 def _replicas(found: Ceilings, rate: float) -> str:
@@ -123,6 +137,7 @@ def ceiling_object(
                 "tpot_floor_ms": one.tpot_floor_ms,
                 "decode_share": one.decode_share,
                 "decode_bound": one.bound,
+                "decode_and_prompts_share": one.both_share,
                 "ttft_p50_ms": one.ttft_ms,
                 "ttft_floor_ms": one.ttft_floor_ms,
                 "prefill_share": one.prefill_share,

@@ -36,17 +36,19 @@ def step_details(
     in_seconds: bool = False,
     width: int = 120,
     asked: Mapping[str, Mapping[str, float]] = NOTHING,
+    traced: bool = False,
 ) -> list[str]:
-    """Latencies, throughputs, tokens and checks of one step; `in_seconds`: in the unit of an imported CSV. Below the
-    width of the whole table of latencies it has percentiles alone. Other lines may be longer than `width`."""
+    """Latencies, throughputs, tokens and checks of one step; `in_seconds`: in the unit of an imported CSV; `traced`:
+    its rate is that of a trace's requests, not of conversations. Below the width of the whole table of latencies it has percentiles alone. Other lines may be longer than `width`."""
     table = _latency_table(summary, in_seconds, wide=width >= TABLE_WIDTH)
-    return [_title(summary), *table, *_figures(summary, asked), *part_lines(summary, width)]
+    comes = arriving(0 if traced else summary.sessions)
+    return [_title(summary, comes), *table, *_figures(summary, asked, comes), *part_lines(summary, width)]
 
 
-def _title(summary: StepSummary) -> str:
+def _title(summary: StepSummary, comes: str) -> str:
     parts = [f"step {summary.step}"]
     if summary.rate is not None:
-        parts.append(f"{summary.rate:,g} {arriving(summary.sessions)} asked for")
+        parts.append(f"{summary.rate:,g} {comes} asked for")
     elif summary.concurrency:
         parts.append(f"{summary.concurrency:,} concurrent")
     if summary.concurrency_mean is not None and summary.concurrency_peak is not None:
@@ -117,7 +119,7 @@ def _latency_row(found: Distribution, in_seconds: bool, *, wide: bool) -> str:
     return points + (mean.rjust(17) + show(found.std).rjust(10) + show(found.max).rjust(10) if wide else "")
 
 
-def _figures(summary: StepSummary, asked: Mapping[str, Mapping[str, float]]) -> list[str]:
+def _figures(summary: StepSummary, asked: Mapping[str, Mapping[str, float]], comes: str) -> list[str]:
     lines: list[tuple[str, str]] = []
     classic = summary.output_throughput_classic
     output = []
@@ -140,7 +142,7 @@ def _figures(summary: StepSummary, asked: Mapping[str, Mapping[str, float]]) -> 
         requests.append(f"{number(summary.attempt_rate)} requests/s attempted")
     requests.append(f"{summary.failed:,} of {summary.judged:,} failed")
     lines.append(("requests", " · ".join(requests)))
-    lines.append(("arrivals", _arrivals(summary)))
+    lines.append(("arrivals", _arrivals(summary, comes)))
     lines.append(("lengths", _lengths(summary)))
     lines.append(("asked lengths", asked_line(summary, asked)))
     good = [f"{number(summary.goodput)} requests/s"] if summary.goodput is not None else []
@@ -167,11 +169,11 @@ def _figures(summary: StepSummary, asked: Mapping[str, Mapping[str, float]]) -> 
     return [part for label, text in lines if text for part in _wrapped(label, text)]
 
 
-def _arrivals(summary: StepSummary) -> str:
+def _arrivals(summary: StepSummary, comes: str) -> str:
     """How an open loop kept its schedule."""
     if summary.rate is None:
         return ""
-    parts = [f"{summary.rate:,g} {arriving(summary.sessions)} asked for"]
+    parts = [f"{summary.rate:,g} {comes} asked for"]
     if summary.attempt_rate is not None:
         parts[0] += f", {number(summary.attempt_rate, 4)} {'requests/s ' if summary.sessions else ''}sent"
     lag = summary.latency.get("dispatch_lag")

@@ -113,11 +113,11 @@ def _verdict(one: Judged) -> str:
         return f"undecided: the client may have shaped {len(one.limits)} of {runs} runs: {one.limits[0].what}"
     text = _ANSWERS[one.answer]
     ratio = one.differences[0].ratio
-    if ratio is None or ratio.error is None or one.formula is None:
+    if ratio is None or ratio.error is None:
         return text
     low, high = ratio.ratio.low, ratio.ratio.high
-    by_hand = f"{_name(one.setting)} x {number(ratio.ratio.value)} [{number(low)}, {number(high)}]"
-    return f"{text}: {by_hand}, by hand x {number(one.formula)}"
+    measured = f"{_name(one.setting)} x {number(ratio.ratio.value)} [{number(low)}, {number(high)}]"
+    return f"{text}: {measured}" + (f", by hand x {number(one.formula)}" if one.formula is not None else "")
 
 
 def result_object(experiment: Experiment, found: Sequence[Judged], how: str) -> dict[str, Any]:

@@ -30,6 +30,7 @@ class RunFacts:
     notes: tuple[str, ...] = ()
     is_csv: bool = False
     asked: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # the workload's own lengths, by side
+    traced: bool = False  # is its rate that of a trace's requests, though they may be turns of conversations?
     apart: bool = False  # were the prompts made so that they share nothing?
     resumable: bool = False  # is it a sweep that can be gone on with?
     cause: str = ""  # what a diagnosis of the run names first
@@ -72,6 +73,7 @@ def facts_of(
         notes=tuple(clean(note) for note in notes),
         is_csv=is_csv,
         asked=_asked(_object(manifest.get("workload"))),
+        traced=_object(manifest.get("workload")).get("kind") == "trace",
         apart=_apart(_object(manifest.get("workload"))),
         resumable=manifest.get("verb") == "sweep" and status in ("interrupted", "failed"),
     )

@@ -57,7 +57,10 @@ def render(
         head_row = table_head(slo, open_loop=any(s.rate is not None for s in summaries), width=width)
         parts.append([head_row, *(table_row(s, marks.get(s.step, Mark("")), slo, width=width) for s in summaries)])
     if summaries and (details or len(summaries) == 1):
-        parts += [step_details(s, in_seconds=facts.is_csv, width=width, asked=facts.asked) for s in summaries]
+        parts += [
+            step_details(s, in_seconds=facts.is_csv, width=width, asked=facts.asked, traced=facts.traced)
+            for s in summaries
+        ]
     elif summaries:
         parts.append(part_lines(_held(stop, summaries) or summaries[-1], width))
     ours = client(summaries)

@@ -38,7 +38,7 @@ TABLE: dict[str, tuple[str, str]] = {
     "mark.all_loads": ("all loads", "全部负载"),
     "mark.better": ("better", "更好"),
     "mark.worse": ("worse", "更差"),
-    "mark.open": ("no difference established", "未确立差异"),
+    "mark.open": ("not established", "未确立"),
     "legend.client": ("in flight, by the client", "客户端计数"),
     "legend.running": ("running, by the server", "服务器：运行中"),
     "legend.waiting": ("waiting, by the server", "服务器：排队中"),
@@ -111,7 +111,7 @@ TABLE: dict[str, tuple[str, str]] = {
     "title.instrument": ("The instrument's own error", "测量工具自身的误差"),
     "title.differences": ("Differences against A", "相对 A 的差异"),
     "caption.throughput": (
-        "n {n} completed requests in {steps} steps. Bars: 95 % intervals.",
+        "Completed requests: n {n}; steps: {steps}. Bars: 95 % intervals.",
         "共 {steps} 个步骤，n = {n} 个已完成请求。竖线：95% 置信区间。",
     ),
     "caption.knee": (
@@ -119,20 +119,20 @@ TABLE: dict[str, tuple[str, str]] = {
         "虚线：按最轻负载线性增长，以及最高吞吐量；二者交于拐点（并发 {knee}）。",
     ),
     "caption.latency": (
-        "n {n} completed requests in {steps} steps, {least} to {most} a step. Bars: 95 % intervals on the effective"
+        "Completed requests: n {n}; steps: {steps}, each of {least} to {most}. Bars: 95 % intervals on the effective"
         " sample; hollow points have too small a sample for one.",
         "共 {steps} 个步骤，n = {n} 个已完成请求，每步 {least} 至 {most} 个。"
         "竖线：有效样本的 95% 置信区间；空心点的样本不足以确立区间。",
     ),
     "caption.pareto": (
-        "n {n} completed requests in {steps} steps, joined by rising load; each point is labelled with its load."
+        "Completed requests: n {n}; steps: {steps}, joined by rising load; each point is labelled with its load."
         " tokens/s per user is 1000 / median TPOT.",
         "共 {steps} 个步骤，n = {n} 个已完成请求；按负载递增连接，点旁为负载。每用户 token/s = 1000 / TPOT 中位数。",
     ),
     "caption.gpus": ("Divided by {gpus} GPUs, as told.", "按给定的 {gpus} 个 GPU 均分。"),
     "caption.price": ("At {price} for a GPU and hour, as told.", "按给定的每 GPU 小时 {price} 计算。"),
     "caption.timeline": (
-        "n {n} requests of all phases, in {bins} equal bins; shaded by step.",
+        "Requests of all phases: n {n}, in {bins} equal bins; shaded by step.",
         "n = {n} 个请求（所有阶段），分为 {bins} 个等长区间；底色区分步骤。",
     ),
     "caption.server": (
@@ -140,11 +140,11 @@ TABLE: dict[str, tuple[str, str]] = {
         "服务器数据来自运行期间读取的其自身指标。",
     ),
     "caption.distributions": (
-        "n {n} completed requests in {steps} steps; a line for each load, the stronger the heavier.",
+        "Completed requests: n {n}; steps: {steps}, a line for each load, the stronger the heavier.",
         "共 {steps} 个步骤，n = {n} 个已完成请求；每条线为一个负载，颜色越强负载越高。",
     ),
     "caption.itl": (
-        "n {n} gaps in {steps} steps: the share of gaps longer than so many ms. A shelf far to the right is a stall.",
+        "Gaps: n {n}; steps: {steps}. The share of gaps longer than so many ms. A shelf far to the right is a stall.",
         "共 {steps} 个步骤，n = {n} 个间隔：长于给定毫秒数的间隔占比。右侧远处的平台表示停顿。",
     ),
     "caption.estimated": (
@@ -153,26 +153,26 @@ TABLE: dict[str, tuple[str, str]] = {
     ),
     "caption.thinned": ("{shown} of {steps} steps are drawn.", "绘出 {steps} 个步骤中的 {shown} 个。"),
     "caption.input": (
-        "n {n} completed requests at {steps} loads, {drawn} of them drawn one by one; lines join the medians of"
+        "Completed requests: n {n}; loads: {steps}; {drawn} of them drawn one by one; lines join the medians of"
         " groups of as many requests each."
         "",
         "{steps} 个负载，n = {n} 个已完成请求，逐点绘出 {drawn} 个；折线连接数量相近各组的中位数。",
     ),
-    "caption.bucketed": ("n {n} completed requests, {where}.", "{where}：n = {n} 个已完成请求。"),
+    "caption.bucketed": ("Completed requests, {where}: n {n}.", "{where}：n = {n} 个已完成请求。"),
     "caption.buckets": (
         "Sorted by powers of two. A cell below {least} effective requests shows its n alone.",
         "按 2 的幂分桶。有效请求少于 {least} 的格只显示 n。",
     ),
     "caption.failures": ("{failed} of {n} measured requests failed.", "{n} 个测量请求中有 {failed} 个失败。"),
     "caption.instrument": (
-        "The most that this client can have moved a p99, beside that p99. n {n} completed requests in {steps} steps.",
+        "The most that this client can have moved a p99, beside that p99. Completed requests: n {n}; steps: {steps}.",
         "本客户端对 p99 的最大影响与该 p99 的对比。共 {steps} 个步骤，n = {n} 个已完成请求。",
     ),
     "caption.several": (
-        "n {n} completed requests in {runs} runs. Bars: 95 % intervals.",
+        "Completed requests: n {n}; runs: {runs}. Bars: 95 % intervals.",
         "共 {runs} 个运行，n = {n} 个已完成请求。竖线：95% 置信区间。",
     ),
-    "caption.count": ("n {n} completed requests in {runs} runs.", "共 {runs} 个运行，n = {n} 个已完成请求。"),
+    "caption.count": ("Completed requests: n {n}; runs: {runs}.", "共 {runs} 个运行，n = {n} 个已完成请求。"),
     "caption.differences": (
         "Bars: 95 % intervals of the change. Primary questions are judged together by Holm's rule, the others each for"
         " itself.",
@@ -325,6 +325,30 @@ TABLE: dict[str, tuple[str, str]] = {
     ),
 }
 
+# What a diagnosis names, by its cause, in Chinese: in English it is the diagnosis' own title.
+CAUSES_ZH: dict[str, str] = {
+    "client_bound": "客户端是瓶颈",
+    "gateway_limit": "网关中断或拒绝请求",
+    "admission_limit": "服务器前的准入限制",
+    "requests_failing": "请求失败",
+    "buffering_proxy": "输出被缓冲、成批到达",
+    "prefix_cache_contaminated": "前缀缓存受到污染",
+    "short_outputs": "回答短于要求",
+    "communication": "GPU 间通信等待",
+    "prefix_cache": "前缀缓存生效",
+    "speculation": "一次到达多个 token（推测解码）",
+    "kv_exhausted": "KV 缓存耗尽",
+    "overload": "过载",
+    "network": "网络或途中环节",
+    "batch_limit": "批大小限制",
+    "queueing": "请求在运行前排队",
+    "long_prompts": "长提示阻塞其他请求",
+    "prefill_bound": "预填充是瓶颈",
+    "decode_bound": "解码是瓶颈",
+    "unsteady": "服务器状态前后不一致",
+    "unidentified": "未确定原因",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Words:
@@ -335,6 +359,10 @@ class Words:
     def __call__(self, key: str, **values: object) -> str:
         text = TABLE[key][LANGUAGES.index(self.language)]
         return text.format(**values) if values else text
+
+    def cause(self, name: str, title: str) -> str:
+        """The title of a diagnosis' cause."""
+        return CAUSES_ZH.get(name, title) if self.language == "zh" else title
 
 
 ENGLISH = Words()

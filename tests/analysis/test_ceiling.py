@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import replace
 
@@ -9,16 +10,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from loadgen.analysis import summarise_run
 from loadgen.analysis.capacity import decode_floor, prefill_floor_s
 from loadgen.analysis.ceiling import Ceilings, ceilings
 from loadgen.hardware.deployment import Deployment, cache
 from loadgen.hardware.gpus import gpu_named
 from loadgen.hardware.named import model_named
-from loadgen.records import Distribution, Estimate, Percentile, ServerView, StepSummary
-from tests.report.summaries import summary as summary_of
+from loadgen.log.columns import columns
+from loadgen.records import Distribution, Estimate, Percentile, ServerView, Slo, StepSummary
+from tests.report.summaries import run_records
 
 MODEL = model_named("llama-3.1-8b")
 ON = Deployment(gpu_named("h100"))
+
+
+@functools.cache
+def _like() -> StepSummary:
+    records, observations = run_records((1,))
+    return summarise_run(columns(records), Slo(), observations)[0]
 
 
 def _latency(value: float) -> Distribution:
@@ -28,7 +37,7 @@ def _latency(value: float) -> Distribution:
 
 def level(load: int, tpot_ms: float, ttft_ms: float, rate: float, server: ServerView | None = None) -> StepSummary:
     return replace(
-        summary_of(load),
+        _like(),
         step=load,
         concurrency=load,
         rate=None,
@@ -36,6 +45,7 @@ def level(load: int, tpot_ms: float, ttft_ms: float, rate: float, server: Server
         output_tokens_mean=100.0,
         output_throughput=Estimate(100 * rate, 99 * rate, 101 * rate),
         request_throughput=Estimate(rate, 0.95 * rate, 1.05 * rate),
+        completion_rate=None,
         concurrency_mean=float(load),
         latency={"tpot": _latency(tpot_ms), "ttft": _latency(ttft_ms)},
         server=server,
@@ -79,8 +89,17 @@ def test_what_ran_out_first() -> None:
     assert found is not None and (found.resource, found.load) == ("KV memory", 32)
     found = beside(level(16, 50.0, 40.0, 1.0, replace(busy, preemptions=3.0))).ran_out
     assert found is not None and found.resource == "KV memory" and "3 preemptions" in found.evidence
-    found = beside(level(8, 7.0, 40.0, 1.0)).ran_out
-    assert found is not None and found.resource == "bandwidth"
+
+
+def test_where_throughput_stops_growing_the_nearer_ceiling_is_named() -> None:
+    slow = level(8, 8.0, 40.0, 9.0), level(16, 16.0, 60.0, 9.2)
+    found = beside(*slow).ran_out  # a step of 16 and its prompts: 5.3 + 2.2 ms of 16
+    assert found is not None and (found.resource, found.load) == ("nothing of the hardware", 16)
+    found = beside(level(8, 6.0, 40.0, 9.0), level(16, 9.0, 60.0, 9.2)).ran_out
+    assert found is not None and (found.resource, found.load) == ("bandwidth", 16)
+    found = beside(level(64, 20.0, 40.0, 30.0), level(128, 30.0, 60.0, 31.0)).ran_out
+    assert found is not None and found.resource == "FLOPs"
+    assert beside(level(8, 6.0, 40.0, 9.0), level(16, 6.5, 60.0, 17.0)).ran_out is None
 
 
 def test_replicas_and_cost_are_of_the_highest_load_that_holds() -> None:

@@ -18,7 +18,7 @@ from loadgen.analysis.diagnose.levels import least_squares
 from loadgen.analysis.diagnose.parallel import tensor_parallel
 from loadgen.analysis.diagnose.stalls import overlaps
 from loadgen.log.columns import columns
-from loadgen.records import Record, Slo
+from loadgen.records import OUTCOMES, Record, Slo
 from loadgen.simulator.engine import EngineConfig
 from loadgen.simulator.presets import machine_named, served
 from loadgen.slo import parse_slo
@@ -104,6 +104,17 @@ def test_the_server_says_on_which_side_of_its_door_requests_wait() -> None:
     told = [diagnosed(replace(one, metrics=True), seed=5).first for one in (gate, batch)]
     assert [f.cause for f in untold if f] == ["queueing", "queueing"]
     assert [f.cause for f in told if f] == ["admission_limit", "batch_limit"]
+
+
+def test_timeouts_at_the_higher_load_alone_are_overload() -> None:
+    found = measured(planted("healthy"), seed=3)
+    table = found.columns
+    late = (table.step == 2) & (np.arange(len(table)) % 3 == 0)
+    outcome = np.where(late, OUTCOMES.index("timeout"), table.outcome).astype(table.outcome.dtype)
+    table = replace(table, outcome=outcome)
+    said = diagnose(replace(found, columns=table, summaries=summarise_run(table, Slo())))
+    assert said.first is not None
+    assert (said.first.cause, said.first.gravity) == ("overload", "error")
 
 
 def test_two_runs_that_do_not_tell_their_gpus_are_not_compared() -> None:

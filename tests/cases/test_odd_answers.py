@@ -71,6 +71,12 @@ def test_p75_a_stream_under_another_status_is_no_answer(status: int, says: str, 
     fails(send_one(make_sender, [Head(status), *PIECES]), "http", f"{says}: an answer has status 200", status)
 
 
+@pytest.mark.parametrize(("status", "says"), [(304, "Not Modified"), (426, "Upgrade Required"), (421, "Misdirected")])
+def test_p75_statuses_of_other_trades(status: int, says: str, make_sender: MakeSender) -> None:
+    parts = [b"HTTP/1.1 %d No\r\nUpgrade: h2c\r\nContent-Length: 0\r\n\r\n" % status]
+    fails(send_raw(make_sender, parts, timeouts=SHORT), "http", says, status)
+
+
 def test_p75_no_content(make_sender: MakeSender) -> None:
     fails(send_one(make_sender, [Head(204, {}, chunked=False), EOF]), "http", "No Content", 204)
 
@@ -170,6 +176,10 @@ READ: dict[str, list[bytes | float]] = {
     "P83 headers of 64 KB": [
         b"HTTP/1.1 200 OK\r\n" + b"".join(b"X-%d: %s\r\n" % (i, b"v" * 1000) for i in range(64))
         + CHUNKED.split(b"\r\n", 1)[1] + WHOLE],
+    "P81 a thousand informational answers": [b"HTTP/1.1 100 Continue\r\n\r\n" * 1000 + CHUNKED + WHOLE],
+    "P84 a size in capitals after zeros": [CHUNKED + chunk(BODY, b"0000%X") + b"0\r\n\r\n"],
+    "P84 an extension in quotes, with a semicolon": [CHUNKED + chunk(BODY, b'%x;a="b;c"') + b"0\r\n\r\n"],
+    "P84 a megabyte of trailers": [CHUNKED + chunk(BODY) + b"0\r\n" + b"X: y\r\n" * 150_000 + b"\r\n"],
     "P83 a header in Latin-1": [CHUNKED[:-2] + b"X: \xe9\xff\r\n\r\n" + WHOLE],
     "P84 a long chunk extension": [CHUNKED + chunk(BODY, b"%x;" + b"x" * 5000) + b"0\r\n\r\n"],
     "P84 trailers": [CHUNKED + chunk(BODY) + b"0\r\nA: 1\r\nB: 2\r\n\r\n"],
@@ -196,6 +206,12 @@ EITHER: dict[str, bytes] = {  # parsers differ in what they let pass, never in w
     "an empty line before the answer": b"\r\n" + CHUNKED + WHOLE,
     "line feeds alone in the head": CHUNKED.replace(b"\r\n", b"\n") + WHOLE,
     "a folded header": CHUNKED.replace(b"\r\n\r\n", b"\r\nX: a\r\n b\r\n\r\n") + WHOLE,
+    "a reason of a megabyte": CHUNKED.replace(b"OK", b"x" * 1_000_000) + WHOLE,
+    "HTTP in small letters": CHUNKED.replace(b"HTTP", b"http") + WHOLE,
+    "a space after a chunk's size": CHUNKED + chunk(BODY, b"%x ") + b"0\r\n\r\n",
+    "a chunk's size as Python writes it": CHUNKED + chunk(BODY, b"0x%x") + b"0\r\n\r\n",
+    "a length with a plus": OK + b"Content-Length: +%d\r\n\r\n" % len(BODY) + BODY,
+    "a list of one length twice": OK + b"Content-Length: %d, %d\r\n\r\n" % (len(BODY), len(BODY)) + BODY,
     "HTTP/3.0": CHUNKED.replace(b"1.1", b"3.0") + WHOLE,
     "a chunk size above all sizes": CHUNKED + b"FFFFFFFFFFFFFFFFFF\r\n" + BODY,
 }

@@ -157,6 +157,55 @@ CASES: dict[str, tuple[list[Action], Want]] = {
         [C("a", error=None), C("b", error={}), C("c", error=False), C("d", error=""), FIN("stop"), U(3, 4), DONE],
         Want(4),
     ),
+    "P48 reasoning in parts of parts": (
+        [delta(content=[{"type": "thinking", "thinking": [{"type": "text", "text": "x"}]}]), T(40), A, FIN("stop"),
+         U(3, 2), DONE],
+        Want(2, ttfc=40, last=40, done=40),
+    ),
+    "P48 reasoning twice, whole and in details": (
+        [delta(reasoning="x", reasoning_details=[{"type": "reasoning.text", "text": "x"}]), A, FIN("stop"), U(3, 2),
+         DONE],
+        Want(2),
+    ),
+    "P34 counts that are null": (counted(prompt_tokens=3, completion_tokens=None, total_tokens=None),
+                                 Want(source="events", flags=UNCOUNTED["flags"])),
+    "P34 counts that are true": (counted(prompt_tokens=True, completion_tokens=True), Want(**NO_COUNT)),
+    "P43 an end and more on its line": ([A, FIN("stop"), U(3, 1), J("[DONE];"), EOF], Want(flags=MALFORMED)),
+    "P44 a choice that is null": ([J({"choices": [None]}), A, *TAIL], Want(flags=IGNORED)),
+    "P45 a delta that is null": (
+        [J({"choices": [{"index": 0, "delta": None, "finish_reason": None}]}), T(40), A, *TAIL],
+        Want(ttft=40, done=40)),
+    "P49 arguments that are an object": (
+        [delta(tool_calls=[{"index": 10**12, "function": {"name": "f", "arguments": {"a": 1}}}]), FIN("tool_calls"),
+         U(3, 1), DONE],
+        Want(finish="tool_calls"),
+    ),
+    "P49 a function that is null": ([delta(tool_calls=[{"index": 0, "function": None}]), T(40), A, *TAIL],
+                                    Want(ttft=40, done=40)),
+    "P51 a comma too many": ([data(CHUNK.replace("}]}", "},]}").encode()), A, *TAIL], Want(flags=MALFORMED)),
+    "P51 the field's name twice": ([data(b"data: " + CHUNK.encode()), A, *TAIL], Want(flags=MALFORMED)),
+    "P54 UTF-8 that is longer than it may be": (
+        [data(b'{"choices":[{"index":0,"delta":{"content":"\xc0\xaf"}}]}'), *TAIL], Want()),
+    "P59 an index that no counter holds": (
+        [J({"choices": [{"index": 2**70, "delta": {"content": "a"}, "finish_reason": "stop"}]}), U(3, 1), DONE],
+        Want()),
+    "P61 ten thousand comments": ([Raw(b": x\n\n" * 10_000), A, *TAIL], Want()),
+    "P61 a comment of a megabyte": ([Raw(b":" + b"x" * 1_000_000 + b"\n\n"), A, *TAIL], Want()),
+    "P61 a retry that no clock holds, an id with a NUL": (
+        [Raw(b"retry: 99999999999999999999999\nid: a\0b\n"), A, *TAIL], Want()),
+    "P67 a whole completion under the name of an event stream": (
+        [Raw(b'{"choices":[{"index":0,"message":{"content":"a"},"finish_reason":"stop"}]}'), EOF],
+        Want(0, "incomplete", **UNTOLD)),
+    "P67 a whole completion as one event": (
+        [J({"object": "chat.completion", "choices": [{"index": 0, "message": {"content": "abc"},
+            "finish_reason": "stop"}], "usage": {"prompt_tokens": 3, "completion_tokens": 1}}), DONE],
+        Want()),
+    "P69 a ping of its own": ([Event(("event: ping", 'data: {"type":"ping"}')), A, *TAIL], Want(flags=IGNORED)),
+    "P71 two finish reasons": ([A, FIN("stop"), FIN("stop"), U(3, 1), DONE], Want()),
+    "P73 sound beside no text": ([delta(audio={"id": "x", "data": "AAAA"}), FIN("stop"), U(3, 1), DONE],
+                                 Want(0, "empty", None, count=1)),
+    "P73 citations after the text": (
+        [A, delta(annotations=[{"type": "url_citation", "url_citation": {"url": "x"}}]), *TAIL], Want()),
     "P73 a text completion from the chat endpoint": ([J({"choices": [{"index": 0, "text": "a"}]}), *TAIL], Want()),
     "P73 an unknown field at every place": (
         [J({"x": 1, "choices": [{"index": 0, "x": {}, "delta": {"content": "a", "x": [], "audio": {"id": "x"}}}]}),

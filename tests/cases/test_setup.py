@@ -14,7 +14,9 @@ from loadgen.simulator.scripted import (
     FIN,
     ROLE,
     C,
+    Head,
     J,
+    Raw,
     Request,
     T,
     ThreadedServer,
@@ -152,6 +154,15 @@ MODELS: dict[str, tuple[Any, str | None, str | None, tuple[str, ...]]] = {
         {"data": [{"id": "base", "parent": None}, {"id": "lora", "parent": "base"}]}, None, "base", ("adapter",)),
     "adapters only": ({"data": [{"id": "lora", "parent": "base"}]}, None, "lora", ("lora",)),
     "listed by name": ({"models": [{"name": "own"}]}, None, "own", ("own",)),
+    "names and no more": ({"data": ["own"]}, None, "own", ("own",)),
+    "a list by itself": (b'[{"id": "own"}]', None, "own", ("own",)),
+    "a byte order mark": (b'\xef\xbb\xbf{"data": [{"id": "own"}]}', None, "own", ("own",)),
+    "NaN in it": (b'{"data": [{"id": "own", "max_model_len": NaN, "score": Infinity}]}', None, "own", ("own",)),
+    "one name twice": (["own", "own"], None, "own", ("own",)),
+    "names that are none": ({"data": [{"id": 5}, {"id": None}, {"id": ""}, 7, None]}, None, None, ("lists no model",)),
+    "a length that cannot be": ({"data": [{"id": "own", "max_model_len": -5}]}, None, "own", ("own",)),
+    "letters that steer a terminal": ({"data": [{"id": "\x1b[31mown\x07"}]}, None, "\x1b[31mown\x07", ("own",)),
+    "too many to show": ([f"m-{n}" for n in range(2000)], None, None, ("2000 models", "and 1990 more", "--model")),
 }  # fmt: skip
 
 
@@ -166,11 +177,14 @@ def test_x04_the_model(case: str, tmp_path: Path) -> None:
             return None
         if isinstance(listing, int):
             return error_reply(listing, "no list here")
+        if isinstance(listing, bytes):
+            return [Head(200, {"Content-Type": "application/json"}), Raw(listing), EOF]
         return models_reply(listing) if isinstance(listing, list) else json_reply(listing)
 
     ran, requests = measure(handler, tmp_path, *(("--model", asked) if asked else ()))
     for words in said:
         assert words in ran.said
+    assert not {"\x1b", "\x07"} & {*ran.said}
     if sent is None:
         nothing_sent(ran, requests)
         assert paths(requests) == set()

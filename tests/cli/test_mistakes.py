@@ -223,6 +223,12 @@ def test_without_a_verb_the_help_is_shown(call: Call) -> None:
     assert said.err.startswith("Usage: loadgen") and "Examples:" in said.err
 
 
+@pytest.mark.parametrize("url", ["http://[::1", "[::1", "http://]", "http://[v1.x]:80", "http://[::1%25lo", "//["])
+def test_half_an_address_is_a_sentence(call: Call, url: str) -> None:
+    for verb in ("run", "sweep"):
+        is_one_sentence(call(verb, url), 2, url.removeprefix("//")[:4], "")
+
+
 def test_a_secret_in_a_bad_header_is_not_repeated(call: Call) -> None:
     for text in (f"Authorization: Bearer {SECRET}\nX: y", f"Bearer {SECRET}"):
         assert SECRET not in call("run", NOWHERE, "--header", text).err

@@ -21,12 +21,12 @@ LIKE = EngineConfig(max_batch=256)
 def measured(config: EngineConfig, loads: tuple[int, ...], *, spread: float = 0.5) -> list[MeasuredLevel]:
     random = np.random.default_rng(3)
     prompt = random.uniform(400 * (1 - spread), 400 * (1 + spread), 400).astype(np.int64)
-    output = random.integers(8, 25, 400)
+    output = random.integers(6, 15, 400)
     nothing = np.empty(0)
     found = []
     for i, load in enumerate(loads):
         asked = MeasuredLevel(load, nothing, prompt, output, nothing, nothing)
-        found.append(run_level(replace(config, seed=i), asked, 120))
+        found.append(run_level(replace(config, seed=i), asked, 60))
     return found
 
 
@@ -36,8 +36,15 @@ def found() -> Fit:
 
 
 def test_a_known_step_is_found_again(found: Fit) -> None:
-    for name, close in (("step_ms", 0.05), ("prefill_ms", 0.1), ("overhead_ms", 0.2), ("decode_ms", 0.5)):
+    """What decoding, its context and its prompts add is told apart only in part; in all it is known."""
+    for name, close in (("step_ms", 0.05), ("prefill_ms", 0.1), ("overhead_ms", 0.2)):
         assert getattr(found.config, name) == pytest.approx(getattr(TRUE, name), rel=close), name
+    assert each(found.config) == pytest.approx(each(TRUE), rel=0.05)
+
+
+def each(config: EngineConfig) -> float:
+    """What one more sequence adds to a step, in ms."""
+    return config.decode_ms + config.context_us * 405 / 1e3 + config.prefill_ms * 400 / 10
 
 
 def test_loads_held_out_are_predicted_and_the_error_is_theirs(found: Fit) -> None:
@@ -77,7 +84,7 @@ def test_a_step_that_no_such_model_has_is_fitted_within_what_is_possible() -> No
     from loadgen.simulator.presets import PRESETS
 
     machine = replace(PRESETS["h100-llama-3.1-8b"], prefix_cache=False)
-    roofline = fit(measured(machine, (1, 4, 16)), LIKE)
+    roofline = fit(measured(machine, (1, 8)), LIKE)
     assert all(getattr(roofline.config, name) >= 0 for name in NAMES)
     assert all(one.errors is not None and abs(one.errors[0]) < 0.15 for one in roofline.fitted)
 

@@ -150,3 +150,14 @@ def test_an_empty_run_and_a_run_of_failures_have_their_say() -> None:
 def test_facts_are_read_leniently(manifest: dict[str, object] | None) -> None:
     facts = facts_of(manifest, source="x", status="imported", requests=0, failed=0)
     assert facts.target == "" and facts.seed is None and facts.notes == ()
+
+
+@pytest.mark.parametrize("words", [3, 60])
+def test_a_cause_is_named_with_the_command_that_says_more(summaries: list[StepSummary], words: int) -> None:
+    told = dataclasses.replace(FACTS, cause=" ".join(["queue"] * words))
+    lines = render(told, summaries, MARKS, STOP, SLO).splitlines()
+    (first,) = [i for i, line in enumerate(lines) if line.startswith("cause ")]
+    rest = "\n".join(lines[first:])
+    assert f"loadgen diagnose {FACTS.source}" in rest
+    assert max(map(len, lines)) <= 120
+    assert "\ncause " not in render(FACTS, summaries, MARKS, STOP, SLO)

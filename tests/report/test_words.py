@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.report.words import LANGUAGES, TABLE, Words
+from loadgen.analysis.diagnose import CAUSES
+from loadgen.cli.reading import CHART_OF
+from loadgen.report.words import CAUSES_ZH, LANGUAGES, TABLE, Words
 
 ROOM = Path(__file__).parents[2] / "loadgen"
 FAMILIES = {key.split(".")[0] for key in TABLE}
@@ -48,3 +50,10 @@ def test_a_phrase_is_there_in_all_languages_with_the_same_places(key: str) -> No
 def test_words_are_filled_in() -> None:
     assert Words("en")("caption.gpus", gpus=8) == "Divided by 8 GPUs, as told."
     assert "8" in Words("zh")("caption.gpus", gpus=8)
+
+
+def test_every_cause_of_a_diagnosis_has_a_title_and_a_chart() -> None:
+    assert set(CAUSES_ZH) == set(CAUSES)
+    assert set(CHART_OF) <= set(CAUSES)
+    assert Words("zh").cause("overload", "overload") == "过载"
+    assert Words("en").cause("overload", "overload") == "overload"

@@ -78,7 +78,10 @@ def failures(run: Levels) -> list[Finding]:
         ),
     )
     steps = tuple(int(step) for step in np.unique(c.step[np.array(rows)]))
-    found = _refusals(run, c, np.array(rows), common, steps) or _ended_by_clock(c, np.array(rows), common, steps)
+    found = _timeouts(run, c, np.array(rows), common, steps)
+    found = (
+        found or _refusals(run, c, np.array(rows), common, steps) or _ended_by_clock(c, np.array(rows), common, steps)
+    )
     if found is not None:
         return [found]
     if not beyond:
@@ -109,6 +112,25 @@ def failures(run: Levels) -> list[Finding]:
             steps,
         )
     ]
+
+
+def _timeouts(run: Levels, c: Columns, rows: Int64, common: tuple[Fact, ...], steps: tuple[int, ...]) -> Finding | None:
+    """Our own timeouts, at higher loads only: the server has more to do than it can."""
+    late = sum(OUTCOMES[c.outcome[i]] == "timeout" for i in rows)
+    calm = sorted(s.load for s in run.all if s.requests.get("ok") and not s.failed)
+    hit = [s.load for s in run.all if s.step in steps]
+    if late < max(LEAST_ENDED, 0.8 * len(rows)) or not calm or not hit or calm[0] >= min(hit):
+        return None
+    most = max(load for load in calm if load < min(hit))
+    return Finding(
+        "overload",
+        "error",
+        "high" if len(calm) > 1 or late > 20 else "medium",
+        "requests time out at the higher loads and none at the lowest: the server has more to do than it can",
+        (*common, Fact("highest load without a timeout below those with one", most)),
+        f"hold the load at {most:,g}, where none times out",
+        steps,
+    )
 
 
 def _refusals(
@@ -155,9 +177,10 @@ def _evenly(run: Levels, c: Columns) -> bool:
     """Were requests let in at even times where others were refused, as a limit on a rate does it? One on a number lets
     one in whenever one has ended."""
     spreads = []
+    overload = np.array([e is not None and e.overload for e in c.errors], dtype=np.bool_)
     for s in run.all:
         mine = c.step == s.step
-        refused = np.array([e is not None and e.overload for e in c.errors]) & mine
+        refused = overload & mine
         if refused.sum() < LEAST_ENDED:
             continue
         known = mine & ~refused & (c.sent_ns != NULL)

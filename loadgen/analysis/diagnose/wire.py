@@ -13,6 +13,7 @@ TOKENS_AN_EVENT = 1.25  # in the mean; what some answers do by chance (two token
 LEAST_ANSWERS = 5
 SHARE_OF_TTFT = 0.3  # that the way must take to be worth a word
 LEAST_WAY_MS = 5.0
+OFTEN = 0.5  # of the requests open a connection of their own
 CONSTANT = 8.0  # a wait before each first token of so many TPOTs, at the lowest load, is not the model's
 CONSTANT_SHARE = 0.6  # and it is that of the TTFT
 
@@ -119,12 +120,18 @@ def distance(run: Levels) -> list[Finding]:
         return []
     facts: list[Fact] = []
     way = 0.0
-    opened = metrics.connect_ms(run.columns)[:, 1]
+    parts = metrics.connect_ms(run.columns)
+    opened = parts[:, 1]
+    whole = np.nansum(parts, axis=1)[np.isfinite(parts).any(axis=1)]
+    slow = float(np.median(whole)) if len(whole) else 0.0
+    if slow >= max(LEAST_WAY_MS, ttft) and len(whole) > OFTEN * len(run.columns):
+        facts.append(Fact("median time that most requests take to open a connection (name, TCP, TLS)", slow, "ms"))
+        way = slow
     if np.isfinite(opened).any():
         rtt = float(np.nanmedian(opened))
         if rtt >= max(LEAST_WAY_MS, SHARE_OF_TTFT * ttft):
             facts.append(Fact("median time to open a TCP connection, once there and back", rtt, "ms"))
-            way = rtt
+            way = max(way, rtt)
     early = base.ok.first_byte_ns, base.ok.first_token_ns, base.ok.sent_ns
     known = (early[0] != NULL) & (early[1] != NULL) & (early[2] != NULL)
     if known.any():
@@ -146,8 +153,9 @@ def distance(run: Levels) -> list[Finding]:
             way = max(way, outside)
     if facts:
         confidence = "high" if len(facts) > 1 else "medium"
-        text = f"at the lowest load {min(way / ttft, 1):.0%} of the TTFT is the way to the server and back"
-        return [_far(run, base, text.replace("%", " %"), facts, ttft, confidence)]
+        share = f"{100 * min(way / ttft, 1):.0f} %"
+        text = f"at the lowest load the way to the server and back takes as long as {share} of the TTFT"
+        return [_far(run, base, text, facts, ttft, confidence)]
     fit, tpot = base.fit, median(base.tpot)
     told = server is not None and server.ttft_ms is not None
     if told or fit is None or not fit.sure or base.users > 2 or not tpot > 0:

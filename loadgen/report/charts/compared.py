@@ -196,7 +196,8 @@ def signed(ratio: float) -> str:
 
 def _label(d: Difference) -> str:
     """`p95 TTFT · 16`, short enough for the margin of a chart."""
-    return metric_name(d) if d.load is None else f"{metric_name(d)} · {d.load.value:,g}"
+    name = "tokens/s" if d.percentile is None else metric_name(d)
+    return name if d.load is None else f"{name} · {d.load.value:,g}"
 
 
 def _change(several: Several, d: Difference) -> dict[str, Any] | None:
@@ -222,7 +223,7 @@ def _forest(several: Several, rows: Rows, name: str) -> Any:
     order = list(dict.fromkeys(row["what"] for row in rows))
     colour = alt.Color("result:N", scale=alt.Scale(domain=names, range=[GREEN, RED, GREY]), legend=alt.Legend())
     base = alt.Chart(data(rows)).encode(
-        y=alt.Y("what:N", sort=order, title=None, axis=alt.Axis(labelLimit=190, grid=False)), color=colour
+        y=alt.Y("what:N", sort=order, title=None, axis=alt.Axis(labelLimit=150, grid=False)), color=colour
     )
     zero = alt.Chart(data([{"value": 0}])).mark_rule(color=INK, strokeDash=[2, 2], aria=False)
     x = alt.X("value:Q", title=w("axis.change"), scale=alt.Scale(nice=True, padding=8), axis=alt.Axis(tickCount=5))
@@ -230,7 +231,7 @@ def _forest(several: Several, rows: Rows, name: str) -> Any:
         zero.encode(x="value:Q"),
         base.mark_rule(strokeWidth=2, aria=False).encode(x="low:Q", x2="high:Q"),
         base.mark_point(size=60).encode(x=x, description="tip:N"),
-    ).properties(width=several.width - 150, height=max(40, 21 * len(order)), title=f"{name} / A")
+    ).properties(width=several.width - 110, height=max(40, 21 * len(order)), title=f"{name} / A")
 
 
 def _lines(

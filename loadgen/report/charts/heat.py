@@ -17,6 +17,7 @@ SHOWN = (("ttft", "TTFT"), ("tpot", "TPOT"))
 MOST = 14  # labels of an axis that are drawn
 LONGEST = 18  # of a label
 MOST_ROWS = 200
+BROAD = 600  # px: from here on two heat maps stand side by side
 LEAST_SPAN = 1.5  # smaller differences are not to look large
 
 
@@ -31,26 +32,22 @@ def buckets(view: View) -> Figure | None:
             continue
         axes = list(found[0].labels)
         where = f"{view.load_title} {one.load}" if one.load else w("mark.all_loads")
+        kept = [list(_order(found, axis).values()) for axis in axes]
+        suffix = f" · {view.load_title} {one.load}" if one.load else ""
+        pair = []
         for metric, label in SHOWN:
             rows = _cells(view, found, axes, metric, label)
-            kept = [list(_order(found, axis).values()) for axis in axes]
             if any(row["value"] is not None for row in rows):
-                panels.append(
-                    _heat(
-                        view,
-                        rows,
-                        axes,
-                        kept,
-                        f"{label} p50 (ms)" + (f" · {view.load_title} {one.load}" if one.load else ""),
-                    )
-                )
+                pair.append(_heat(view, rows, axes, kept, f"{label} p50 (ms){suffix}"))
+        if pair:
+            panels.append(alt.hconcat(*pair) if view.width >= BROAD else alt.vconcat(*pair))
         table += [_line(view, bucket, axes) for bucket in found]
         n = sum(bucket.ok for bucket in found)
         told.append(w("caption.bucketed", n=f"{n:,}", where=where))
     if not panels:
         return None
     caption = " ".join([*dict.fromkeys(told), w("caption.buckets", least=LEAST)])
-    chart = alt.vconcat(*panels).resolve_scale(color="independent", x="independent", y="independent")
+    chart = alt.vconcat(*panels)
     head = (
         w("table.bucket"),
         w("table.bucket"),
@@ -61,7 +58,9 @@ def buckets(view: View) -> Figure | None:
         "n",
         w("table.failed"),
     )
-    return Figure("buckets", w("title.buckets"), caption, config(chart), Table(head, tuple(table[:MOST_ROWS])))
+    return Figure(
+        "buckets", w("title.buckets"), caption, config(chart), Table(head, tuple(table[:MOST_ROWS])), wide=True
+    )
 
 
 def _cells(view: View, found: Sequence[Bucket], axes: list[str], metric: str, label: str) -> Rows:
@@ -135,7 +134,12 @@ def _heat(view: View, rows: Rows, axes: list[str], kept: list[list[str]], title:
             .mark_text(color=MUTED, fontSize=10.5)
             .encode(x=x, y=y, text="shown:N", description="tip:N")
         )
-    return alt.layer(*layers).properties(width=view.width - 40, height=max(34, 30 * len(lines)), title=title)
+    width = view.width / 2 - 75 if view.width >= BROAD else view.width - 40
+    return (
+        alt.layer(*layers)
+        .resolve_scale(color="independent")
+        .properties(width=width, height=max(34, 30 * len(lines)), title=title)
+    )
 
 
 def _line(view: View, bucket: Bucket, axes: list[str]) -> tuple[str, ...]:

@@ -27,7 +27,7 @@ def distributions(view: View) -> Figure | None:
     w = view.words
     panels, table = [], []
     for metric in ("ttft", "tpot", "e2e"):
-        curves = view.series.curves.get(metric, {})
+        curves = {step: one for step, one in view.series.curves.get(metric, {}).items() if one.n > 1}
         if not curves:
             continue
         label = f"{_LABELS[metric]} (ms)"

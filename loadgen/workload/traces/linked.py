@@ -19,7 +19,7 @@ from ...records import Prompt, Record
 from ..sessions import READ_AGAIN, SLACK_TOKENS
 from .row import TraceRow
 
-SESSIONS = 100_000  # whose latest turn is known: of more, those that have been silent longest are forgotten
+SESSIONS = 50_000  # whose latest turn is known: of more, those that have been silent longest are forgotten
 MOST_ROWS = 10_000  # of one conversation, that stand together
 
 
@@ -39,11 +39,11 @@ class Turns:
     """A row and those that follow it by `then` (`records.Then`); what waits for the last of them (`records.After`)."""
 
     def __init__(self, link: Link, row: TraceRow, name: str) -> None:
-        self._link, self._row, self._name = link, row, name
+        self._link, self._name = link, name
         self._rest = list(row.rest)
         self._prompt = Prompt()
         self._answer = ""
-        self._began_ns = 0
+        self._began_ns: int | None = None
         self._at_s = row.at_s
         self._wake: Callable[[], None] = lambda: None
         self.keeps = link.history and bool(self._rest)
@@ -56,8 +56,10 @@ class Turns:
 
     def open(self, prompt: Prompt, session: int, turn: int) -> Prompt:
         """The first of them, whose text is made."""
-        self._prompt = replace(prompt, session=session, turn=turn, then=self)
-        return self._prompt
+        first = replace(prompt, session=session, turn=turn, then=self)
+        if self._rest:  # else nobody needs it any more, and many of these are kept
+            self._prompt = first
+        return first
 
     def call(self, wake: Callable[[], None]) -> None:
         """Have this called once the last of them has ended."""
@@ -69,12 +71,12 @@ class Turns:
 
     def next(self, record: Record) -> tuple[int, Prompt] | None:
         """The row after the one of this record, and how long it waits in ns; None where no more follows."""
-        turn = self._prompt.turn or 1
-        if turn == 1 or not self._began_ns:
+        if self._began_ns is None:
             self._began_ns = record.scheduled_ns
         following = self._following(record) if record.outcome == "ok" and self._rest else None
         if following is None:
             self.done_ns = record.done_ns
+            self._prompt, self._rest, self._answer = Prompt(), [], ""
             self._wake()
         return following
 
@@ -101,7 +103,7 @@ class Turns:
         if row.delay_s is not None:
             return max(0, round(row.delay_s * 1e9 / self._link.scale))
         if row.at_s is not None and self._at_s is not None:
-            due = self._began_ns + (row.at_s - self._at_s) * 1e9 / self._link.scale
+            due = (self._began_ns or 0) + (row.at_s - self._at_s) * 1e9 / self._link.scale
             return max(0, round(due - record.done_ns))
         return 0
 

@@ -29,7 +29,15 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
         "describe": {WORST: WORST},
     }
     return [
-        drawn_run(parent, name="a", each=150, message=WORST, models=(WORST, "llama"), manifest=manifest),
+        drawn_run(
+            parent,
+            name="a",
+            each=150,
+            levels=(1, 8, 16, 24, 64),
+            message=WORST,
+            models=(WORST, "llama"),
+            manifest=manifest,
+        ),
         drawn_run(parent, name="b", each=80, slower=1.3, levels=(1, 8, 16)),
     ]
 

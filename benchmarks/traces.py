@@ -21,7 +21,8 @@ from collections import Counter
 from pathlib import Path
 
 from loadgen.workload.traces import open_trace
-from loadgen.workload.traces.replayed import Choice, look
+from loadgen.workload.traces.looking import look
+from loadgen.workload.traces.replayed import Choice
 from loadgen.workload.traces.timing import Timing, due
 
 FORMATS = ("csv", "jsonl")
@@ -83,7 +84,8 @@ def main() -> None:
         if args.json:
             print(json.dumps({"format": kind, **row}))
         else:
-            said = f"{kind:6} {args.rows:>12,} rows {row['mb']:8,.0f} MB   starts in {row['start_s']:.2f} s ({row['start_cpu_s']:.2f} s of CPU)"
+            said = f"{kind:6} {args.rows:>12,} rows {row['mb']:8,.0f} MB   starts in {row['start_s']:.2f} s"
+            said += f" ({row['start_cpu_s']:.2f} s of CPU)"
             if not args.start:
                 said += f"   whole in {row['whole_s']:.1f} s ({row['rows'] / row['whole_s'] / 1e3:,.0f} k rows/s)"
             print(f"{said}   peak {row['start_mb']:.0f} MB at the start, {row['peak_mb']:.0f} MB in all")

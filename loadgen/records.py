@@ -70,10 +70,9 @@ class Prompt:
     in place of the text.
 
     Of a conversation: `session` and `turn` (from 1) say which turn it is, `history` is what was said before, the user's
-    words and the answers in turn, and `then` makes the turn after it; a turn that comes at a time of its own is not sent
-    before `after` has ended. `shared` is how many of its first tokens were
-    sent before in this stream: at least and at most, as the server's template may stand before or after the text; None
-    is not known.
+    words and the answers in turn, and `then` makes the turn after it; a turn that comes at a time of its own is not
+    sent before `after` has ended. `shared` is how many of its first tokens were sent before in this stream: at least
+    and at most, as the server's template may stand before or after the text; None is not known.
     """
 
     text: str = ""

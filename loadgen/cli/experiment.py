@@ -34,7 +34,6 @@ _SAID = (
     *("shared_prefix_len", "prefix_groups", "turns", "turn_input_len", "think_time", "history"),
     *("max_time", "max_requests", "max_tokens", "max_cost", "price", "simulate", "token_log"),
 )
-_READY = 600.0  # seconds that a restarted server may take
 
 _FLAGS = section(
     "Experiment",
@@ -169,3 +168,8 @@ def _measured(
     else:
         how = f"both arms simulated, {'over HTTP' if http else 'in virtual time'} · seed {seed}"
     return results, how
+
+
+for _param in experiment.params:  # refused, so the help need not list them
+    if isinstance(_param, click.Option) and _param.name in _SAID:
+        _param.hidden = True

@@ -84,7 +84,7 @@ def replay(
 
     from ..runner import OpenLoop
     from ..workload.arrivals import RATES
-    from ..workload.traces.replayed import look
+    from ..workload.traces.looking import look
     from ..workload.traces.timing import SCALES
 
     if not SCALES[0] <= choice.scale <= SCALES[1]:

@@ -31,7 +31,7 @@ from ..workload.prompts import Calibration, LengthRange
 from ..workload.sessions import sessions_of
 from ..workload.sharing import sharing_of
 from ..workload.tokenizer import LocalTokenizer
-from ..workload.traces.replayed import replayed_of
+from ..workload.traces.looking import replayed_of
 from .addresses import Addresses
 from .budget import Budget
 from .counting import ahead

@@ -39,7 +39,8 @@ def step_details(
     traced: bool = False,
 ) -> list[str]:
     """Latencies, throughputs, tokens and checks of one step; `in_seconds`: in the unit of an imported CSV; `traced`:
-    its rate is that of a trace's requests, not of conversations. Below the width of the whole table of latencies it has percentiles alone. Other lines may be longer than `width`."""
+    its rate is that of a trace's requests, not of conversations. Below the width of the whole table of latencies it has
+    percentiles alone. Other lines may be longer than `width`."""
     table = _latency_table(summary, in_seconds, wide=width >= TABLE_WIDTH)
     comes = arriving(0 if traced else summary.sessions)
     return [_title(summary, comes), *table, *_figures(summary, asked, comes), *part_lines(summary, width)]

@@ -96,9 +96,9 @@ CELLS: list[Cell] = [
     *everywhere("half closed", HALF, ("error:protocol", "incomplete", "incomplete", "ok")),
     *everywhere("black hole", SILENCE, ("timeout:first_token", "timeout:first_token", "timeout:idle", "timeout:idle")),
     # A byte at a time: a stream that lives, until one of its own limits ends it.
-    Cell("slow drip", "headers", (*drip(GOOD, 0.02), SILENCE), "timeout:first_token", None),
-    Cell("slow drip", "first token", (CHUNKED, *drip(REST["first token"], 0.02), SILENCE), "timeout:first_token"),
-    Cell("slow drip", "tokens", (BEFORE["tokens"], *drip(chunk(b":" + b"x" * 300), 0.02), SILENCE), "timeout:idle"),
+    Cell("slow drip", "headers", (*drip(GOOD, 0.1), SILENCE), "timeout:first_token", None),
+    Cell("slow drip", "first token", (CHUNKED, *drip(REST["first token"], 0.1), SILENCE), "timeout:first_token"),
+    Cell("slow drip", "tokens", (BEFORE["tokens"], *drip(chunk(b":" + b"x" * 300), 0.1), SILENCE), "timeout:idle"),
     Cell("slow drip", "end", (BEFORE["end"], *drip(chunk(DONE) + LAST, 0.001)), "ok"),
     # Bytes that are none of the protocol's.
     *everywhere("garbage", (b"\x00\xffgarbage\r\n\r\n", CLOSE), ("error:protocol", "incomplete", "incomplete", "ok")),

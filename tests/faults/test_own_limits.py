@@ -19,6 +19,7 @@ import pytest
 from loadgen.log.store import open_run
 from loadgen.simulator.scripted import ThreadedServer
 from tests.cli.command import Call, caller, finish, folder_in, generations, manifest_of, run, serve, start
+from tests.thorough import THOROUGH
 
 
 @pytest.fixture
@@ -44,7 +45,7 @@ def small_disk(place: Path, kib: int) -> Iterator[Path]:
         subprocess.run(["umount", str(place)], check=True)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, 2] if THOROUGH > 1 else [2])
 def test_a_full_disk_stops_the_run_which_says_so_and_keeps_what_it_has(workers: int, tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", 96) as disk, ThreadedServer(serve(wait_ms=1.0)) as server:
         said = run(

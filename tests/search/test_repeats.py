@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from loadgen.errors import UsageError
 from loadgen.records import Estimate, LevelResult, NextLevel, ObjectiveCheck, Stop
 from loadgen.search import SweepPlan, decide
+from loadgen.search.effort import rule_of, step_rule
 from loadgen.search.repeats import MOST, answering, differ, in_turn, pool
+from loadgen.slo import parse_slo
 from loadgen.stats import t_quantile
 
 NAME = "ttft_p95"
@@ -93,6 +95,17 @@ def test_a_plateau_repeats_the_levels_that_tell_it() -> None:
         history.append(next(level for level in history if level.concurrency == found.concurrency))
     assert order[:6] == [2, 4, 8, 8, 4, 2] and len(order) == 12
     assert found.reason == "plateau"
+
+
+def test_windows_to_be_pooled_are_of_equal_size() -> None:
+    rule = step_rule("normal", parse_slo(["ttft_p95=1s"]))
+    one = NextLevel(16, "", repeat=True)
+    assert rule_of(rule, one, repeats=5).requests == 1600
+    assert rule_of(rule, replace(one, concurrency=256), repeats=5).requests == 2048
+    assert rule_of(rule, NextLevel(16, "")) == rule
+    assert rule_of(rule, NextLevel(16, "", check=True)).requests_most(16) == 1000
+    mine = replace(rule, requests=70)
+    assert rule_of(mine, one, repeats=5) == rule_of(mine, replace(one, check=True)) == mine
 
 
 def test_throughput_is_pooled_by_students_t_on_the_logs() -> None:

@@ -14,7 +14,8 @@ import pytest
 from loadgen.errors import UsageError
 from loadgen.workload.files import read_prompts
 from loadgen.workload.library import load_workload
-from loadgen.workload.traces.replayed import Choice, look
+from loadgen.workload.traces.looking import look
+from loadgen.workload.traces.replayed import Choice
 from tests.workload.traces.samples import SAMPLES
 
 TOML = """name = "x"

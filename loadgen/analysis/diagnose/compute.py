@@ -11,9 +11,11 @@ import numpy as np
 
 from .finding import Fact, Finding
 from .levels import Level, Levels, median
+from .queues import queue_of
 from .stalls import long_prompts
 
 PREFILL_SHARE = 0.5  # of the time
+WAITS = 1.3  # by less TPOT does not grow where an engine that computes tokens has prompts half of the time
 GROWN = 1.35  # TPOT against the lowest load, prefill taken out
 MATTERS = 0.25  # of what the largest other cause takes of a request's time: less is not told
 
@@ -34,7 +36,10 @@ def prefill(run: Levels) -> tuple[Finding, float] | None:
     if cost is None or not shares:
         return None
     level, share = max(shares, key=lambda pair: pair[1])
-    if share < PREFILL_SHARE:
+    grown = run.slower(level)
+    # Where tokens do not wait for prompts, prompts are computed elsewhere, or by several engines that share them.
+    apart = level is not run.base and grown is not None and grown < WAITS
+    if share < PREFILL_SHARE or (apart and queue_of(run, level) is None):
         return None
     per_token, fit = cost
     facts = [Fact(f"share of the time that prompts take at {level.named}", min(share, 1.0), "share")]

@@ -27,6 +27,7 @@ MOST_PAIRS = 1 << 22  # requests × instants at a time
 LEAST_ROWS = 8  # of a level, to say anything of its latencies
 LEAST_FIT = 12  # of a fit
 ABOVE = 1.15  # more requests in flight than run, by this factor
+MOST_SHARE = 1.15  # of an engine's time; a little above 1 is the error of the estimate
 MOST_EVENTS = 400_000  # of a level that are looked at one by one
 LEAST_R2 = 0.25  # of a fit whose slope is believed
 LEAST_SPREAD = 0.08  # of the input lengths around their mean, for a slope over them
@@ -140,6 +141,11 @@ class Level:
         return c if held >= len(c) else c.at(np.arange(held))
 
 
+def engines(summary: StepSummary) -> int:
+    """How many a step was served by, as far as is told: replicas or engines by the server's metrics, or addresses."""
+    return max(1, len(summary.server.parts) if summary.server is not None else 1, len(summary.by_peer))
+
+
 @dataclass(frozen=True, slots=True)
 class Levels:
     """A run: its levels by rising load (of a load measured twice the later), manifest, and objectives. `all` are the
@@ -187,21 +193,26 @@ class Levels:
         return max(0.0, median(base.ttft) - step) / tokens, None
 
     def prefill_share(self, level: Level) -> float | None:
-        """Of the time, what one engine spends on the prompts of this level: requests/s × prompt tokens × ms a token."""
+        """Of the time, what an engine spends on this level's prompts: requests/s × prompt tokens × ms a token, over the
+        number of engines that are told of."""
         cost = self.prefill_ms()
         if cost is None or np.isnan(level.computed).all():
             return None
         server = level.summary.server
         cached = server.prefix_hit_share if server is not None and (level.ok.input_cached == NULL).all() else None
         tokens = float(np.nanmean(level.computed)) * (1 - (cached or 0.0))
-        share = level.rate * tokens * cost[0] / 1e3
-        base = self.base
-        if cost[1] is None and base is not None:
-            # Without a slope, what stands before every first token counts as the prompt's. But one engine's steps took
-            # no less than they do alone, so that prompts had no more than the rest of the time.
-            grown = median(level.tpot) / median(base.tpot) if median(base.tpot) > 0 else float("nan")
-            share = min(share, max(0.0, 1 - 1 / grown)) if grown > 0 else share
+        share = level.rate * tokens * cost[0] / 1e3 / engines(level.summary)
+        grown = self.slower(level)
+        if grown is not None and (cost[1] is None or share > MOST_SHARE):
+            # Without a slope, what stands before every first token counts as the prompt's; and more than all the time
+            # of one engine is that of several. But steps took no less than they do alone, which leaves the rest.
+            share = min(share, max(0.0, 1 - 1 / grown))
         return share
+
+    def slower(self, level: Level) -> float | None:
+        """TPOT at a level, as a multiple of that at the lowest load."""
+        low, high = (median(one.tpot) for one in (self.base or level, level))
+        return high / low if low > 0 and high > 0 else None
 
     def queue_ms(self, level: Level) -> float | None:
         """What the median request waited beyond its TTFT without load: that of its length at the lowest load, and the

@@ -9,8 +9,9 @@ from altair.utils.schemapi import debug_mode
 
 from .figure import Buckets, Figure, Table, View
 from .heat import buckets
-from .levels import latency, pareto, throughput
+from .levels import latency, throughput
 from .overtime import failures, instrument, timeline
+from .pareto import pareto
 from .spread import by_input, distributions, itl
 
 __all__ = ["CHARTS", "Buckets", "Figure", "Table", "View", "draw", "figures"]

@@ -2,7 +2,10 @@
 
 source   a file's lines, of any size, also gzipped           ──► flat, texts, chains, servegen
 open     which format it is                                  ──► rows, in the file's order
-timing   in the order of their times, spread and scaled      ──► arrivals and prompts
+timing   in the order of their times, spread and scaled      ──► replayed
+looking  what there is of it, or its beginning, before it is sent
+linked   which of its rows waits for which                   ──► replayed
+replayed when and what                                       ──► arrivals and prompts
 """
 
 from .describe import Summary, describe_trace

@@ -17,7 +17,8 @@ import trio.testing
 from loadgen.client.openloop import run_open_step
 from loadgen.client.step import StepPlan
 from loadgen.records import InputTokens, Observation, Outcome, OutputTokens, Record
-from loadgen.workload.traces.replayed import Choice, Replayed, look
+from loadgen.workload.traces.looking import look
+from loadgen.workload.traces.replayed import Choice, Replayed
 from tests.client.fake_sender import FakeSender, clock
 from tests.log.record_strategies import RECORD
 

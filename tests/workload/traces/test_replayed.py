@@ -16,7 +16,8 @@ from loadgen.errors import UsageError
 from loadgen.workload.plain import traced_workload
 from loadgen.workload.prompts import Calibration
 from loadgen.workload.traces import describe_trace, open_trace
-from loadgen.workload.traces.replayed import Choice, Replayed, look, replayed_of
+from loadgen.workload.traces.looking import look, replayed_of
+from loadgen.workload.traces.replayed import Choice, Replayed
 
 from .samples import SAMPLES, lines
 

@@ -463,7 +463,8 @@ class CacheShare:
 @dataclass(frozen=True, slots=True)
 class AskedLengths:
     """The lengths asked for on one side of a step's n measured requests, of conversations in their first turns, in
-    tokens. `within` are (least, most) for p50, p90 and p99 of what they were drawn from, beyond doubt."""
+    tokens. `within` are (least, most) for p50, p90 and p99 of what they were drawn from, beyond doubt; None where so
+    few say nothing of that side."""
 
     n: int
     mean: float
@@ -471,7 +472,7 @@ class AskedLengths:
     p50: float
     p90: float
     p99: float
-    within: tuple[tuple[float, float], ...] = ()
+    within: tuple[tuple[float | None, float | None], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, settings
 from tests.thorough import examples
 
 settings.register_profile(
-    "loadgen", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=examples(50)
+    "loadgen", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=examples(30)
 )
 settings.load_profile("loadgen")
 

@@ -24,9 +24,14 @@ def asked_lengths(measured: Columns) -> dict[str, AskedLengths]:
         tokens = np.sort(column[first])
         if len(tokens) and tokens[0] != NULL:
             p50, p90, p99 = (float(q) for q in np.quantile(tokens, QUANTILES, method="inverted_cdf"))
-            within = tuple(_within(tokens, q) for q in QUANTILES)
+            bounds = (_within(tokens, q) for q in QUANTILES)
+            within = tuple((_finite(low), _finite(high)) for low, high in bounds)
             found[side] = AskedLengths(len(tokens), float(tokens.mean()), float(tokens.std()), p50, p90, p99, within)
     return found
+
+
+def _finite(bound: float) -> float | None:
+    return bound if math.isfinite(bound) else None
 
 
 def _within(ascending: npt.NDArray[np.int64], q: float) -> tuple[float, float]:

@@ -57,10 +57,12 @@ def _deviations(seen: AskedLengths, own: Mapping[str, float]) -> Iterator[tuple[
     if seen.n < LEAST:
         return
     margin = STANDARD_ERRORS * seen.std / math.sqrt(seen.n)
-    bounds = {"mean": (seen.mean - margin, seen.mean + margin), **dict(zip(DEVIATIONS, seen.within, strict=False))}
+    mean: tuple[float | None, float | None] = (seen.mean - margin, seen.mean + margin)
+    bounds = {"mean": mean, **dict(zip(DEVIATIONS, seen.within, strict=False))}
     for figure, (low, high) in bounds.items():
         is_, wanted = getattr(seen, figure), own[figure]
-        if wanted and not low <= wanted <= high and abs(is_ - wanted) > DEVIATIONS.get(figure, DEVIATION) * wanted:
+        beyond = (low is not None and wanted < low) or (high is not None and wanted > high)
+        if wanted and beyond and abs(is_ - wanted) > DEVIATIONS.get(figure, DEVIATION) * wanted:
             yield figure, (is_ - wanted) / wanted, is_, wanted
 
 

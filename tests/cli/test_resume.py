@@ -35,6 +35,7 @@ from tests.cli.command import (
     tries,
     until,
 )
+from tests.thorough import THOROUGH
 
 LEVELS = (1, 3)
 FLAGS = ("--input-len", "32", "--output-len", "4", "--levels", "1,3", "--requests", "10", "--seed", "7")
@@ -85,7 +86,7 @@ def test_a_sweep_killed_at_any_moment_is_gone_on_with_and_counts_everything_once
             Victim(
                 stack, tmp_path / str(seed), how[seed % 3 if seed < 6 else 0], rng.randint(5, 34), 1 + (seed % 4 == 3)
             )
-            for seed in range(12)
+            for seed in range(min(12, 4 * THOROUGH))
         ]
         with ThreadPoolExecutor(3) as pool:
             list(pool.map(Victim.strike, victims))
@@ -254,7 +255,7 @@ def test_a_server_that_went_away_is_gone_on_with_when_it_is_back(tmp_path: Path)
     def handler(request: Request) -> Any:
         if request.method == "POST" and len(generations(server.requests)) > gone["after"]:
             return []  # closed without a word
-        return serve(20.0)(request)
+        return serve(80.0)(request)
 
     with ThreadedServer(handler) as server:
         said = run("sweep", server.url, *FLAGS, "-o", tmp_path)

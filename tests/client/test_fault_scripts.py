@@ -32,7 +32,7 @@ from loadgen.records import Observation, Prompt, Record
 from tests.client.fault_scripts import MAX_EVENT, Script, described, fault_script
 from tests.client.fault_server import Player
 
-SCRIPTS = int(os.environ.get("LOADGEN_FUZZ_FAULTS", "100"))
+SCRIPTS = int(os.environ.get("LOADGEN_FUZZ_FAULTS", "60"))
 AT_ONCE = 40
 HANGS_S = 60.0  # for a script that lasts seconds
 ARMS = {"kernel": Access(), "thread": Access(threaded=True), "httpx": Access(httpx_pool=True)}

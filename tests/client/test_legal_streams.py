@@ -31,7 +31,7 @@ from tests.client.legal_streams import Stream, cuts_of, legal_stream
 from tests.client.reference_reader import Figures, Read, figures_of, reference
 from tests.client.streams import MS, SENT
 
-STREAMS = int(os.environ.get("LOADGEN_FUZZ_STREAMS", "800"))
+STREAMS = int(os.environ.get("LOADGEN_FUZZ_STREAMS", "500"))
 SERVED = STREAMS // 6
 BLOCKS = 4
 

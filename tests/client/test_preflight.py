@@ -396,7 +396,7 @@ def test_x04_the_model() -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [None, 7, "x", [], {}, {"data": None}, {"data": {}}, {"data": [None, 1, "a", {}, {"id": 3}, {"id": ""}]},
+    [None, 7, "x", [], {}, {"data": None}, {"data": {}}, {"data": [None, 1, "", {}, {"id": 3}, {"id": ""}]},
      {"data": [{"id": [], "parent": 4}]}, {"models": "a"}],
 )  # fmt: skip
 def test_a_model_list_of_any_shape_is_no_crash(value: Any) -> None:

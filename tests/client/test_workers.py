@@ -32,7 +32,7 @@ from loadgen.records import Observation, Prompt, Record, RequestSpec
 from loadgen.simulator.scripted import Action, Request, ThreadedServer, error_reply
 from loadgen.workload.arrivals import Arrivals, Schedule
 from loadgen.workload.plain import PlainWorkload, plain_workload
-from tests.cli.command import answer
+from tests.cli.command import answer, too_busy
 from tests.log.record_strategies import RECORD, any_record
 
 WORKLOAD = plain_workload("20-60", "3-9")
@@ -239,6 +239,8 @@ def test_the_deadline_is_everyones(tmp_path: Path) -> None:
     out, _ = share(
         slow(60_000), 2, tmp_path, enough=lambda p: False, budget=lambda: Budget(deadline=anyio.current_time() + 2.0)
     )
+    if out.seen.ended == "client" and "silent for" in out.seen.detail:
+        too_busy()
     assert (out.seen.ended, out.seen.detail) == ("budget", "time")
     assert {r.outcome for r in out.kept} <= {"cut"} and len(out.kept) <= 4
 

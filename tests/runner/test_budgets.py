@@ -68,7 +68,7 @@ def test_a_sweep_of_rates_has_time_enough_where_the_first_does_not_hold(most: fl
     if "requests" in length:
         assert found.seconds >= 7 * lowest.seconds
         assert found.requests >= 7 * highest.requests
-    assert found.seconds >= 10 * highest.seconds
+    assert found.seconds >= 10 * highest.seconds * (1 - 1e-9)  # sums of floats
 
 
 def test_the_users_own_limits_are_what_is_announced() -> None:

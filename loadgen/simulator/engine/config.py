@@ -19,9 +19,10 @@ UNLIMITED = 1 << 60  # KV blocks of an engine whose memory nobody stated
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """The knobs of the model. Without a `machine` a step lasts `step_ms + decode_ms x (decoding sequences) + context_us x (KV
-    tokens that they read) + prefill_ms x (prompt tokens)`; with one, what its roofline says. The defaults saturate at about 900 output tokens/s with 64
-    tokens in and 32 out, give an idle TTFT of about 40 ms there, and switch every further mechanism off."""
+    """The knobs of the model. Without a `machine` a step lasts `step_ms + decode_ms x (decoding sequences) +
+    context_us x (KV tokens that they read) + prefill_ms x (prompt tokens)`; with one, what its roofline says. The
+    defaults saturate at about 900 output tokens/s with 64 tokens in and 32 out, give an idle TTFT of about 40 ms there,
+    and switch every further mechanism off."""
 
     step_ms: float = 12.0  # of every step
     decode_ms: float = 0.2  # for each sequence decoding in a step

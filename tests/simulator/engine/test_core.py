@@ -21,7 +21,7 @@ from loadgen.simulator.engine.virtual import Arrivals, Closed, Requests, simulat
 from loadgen.simulator.presets import PRESETS
 
 QUIET = EngineConfig(step_ms=10, decode_ms=1, prefill_ms=0.1, overhead_ms=0, max_batch=4, noise_sigma=0)
-EXAMPLES = int(os.environ.get("LOADGEN_FUZZ_ENGINE", "50"))  # of the property tests
+EXAMPLES = int(os.environ.get("LOADGEN_FUZZ_ENGINE", "30"))  # of the property tests
 LONGEST = 120  # tokens of a request of the property test
 
 _FIELDS = {

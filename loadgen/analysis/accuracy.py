@@ -147,12 +147,15 @@ def exact_share(ok: Columns) -> float | None:
 # --- was the client the limit? --------------------------------------------------------------------------------------
 
 
-def client_limit(ok: Columns, health: ClientHealth | None, *, open_loop: bool = False) -> ClientLimit | None:
+def client_limit(
+    ok: Columns, health: ClientHealth | None, *, open_loop: bool = False, in_bursts: bool = False
+) -> ClientLimit | None:
     """Could the client have shaped the figures of these requests (measured, ok)? Then how, and the one thing to change.
 
     Looked for in the order of causes: a clock that cannot be trusted, a CPU shared with others, a CPU of its own that
     is full; then their effects on the figures, whatever the cause: requests sent late, stamps too uncertain. How late
-    an open loop sends is judged where its schedule is.
+    an open loop sends is judged where its schedule is. Answers that came `in_bursts`, for which the client's own lag
+    was ruled out, have gaps of next to nothing within a burst: there is no ITL that the client could have shaped.
     """
     if health is None or not len(ok):  # without an answer there are no figures to shape
         return None
@@ -167,7 +170,7 @@ def client_limit(ok: Columns, health: ClientHealth | None, *, open_loop: bool = 
         )
     if health.cpu_share is not None and health.cpu_share > CPU_LIMIT:
         return ClientLimit(f"the client used {_percent(health.cpu_share)} of a CPU", _SPREAD)
-    return (None if open_loop else _refilled_late(ok, health)) or _uncertain(ok, health)
+    return (None if open_loop else _refilled_late(ok, health)) or _uncertain(ok, health, in_bursts=in_bursts)
 
 
 def _refilled_late(ok: Columns, health: ClientHealth) -> ClientLimit | None:
@@ -195,7 +198,7 @@ def _refilled_late(ok: Columns, health: ClientHealth) -> ClientLimit | None:
     return None
 
 
-def _uncertain(ok: Columns, health: ClientHealth) -> ClientLimit | None:
+def _uncertain(ok: Columns, health: ClientHealth, *, in_bursts: bool) -> ClientLimit | None:
     """Bounds comparable with the latency they belong to. Events that came together count for no more than the client
     was ever away from its sockets."""
     lags = [lag.p99 / 1e3 for lag in (health.loop_lag_us, health.read_lag_us) if lag is not None]
@@ -205,6 +208,8 @@ def _uncertain(ok: Columns, health: ClientHealth) -> ClientLimit | None:
         if not found or health.stamps != "kernel":  # whose bounds are the same for every percentile
             found = ranges(ok, health, p, reach)
         for name, one in found.items():
+            if in_bursts and name == "itl":
+                continue
             value, bound = one.at(p)
             limit = max(LATE_MS, BOUND_SHARE * value)
             if bound > limit and one.beyond(limit) >= FEW:

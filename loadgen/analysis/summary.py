@@ -101,7 +101,8 @@ def summarise(
     tpot50 = latency["tpot"].at(50.0)
     counts, cached = cached_counts(ok)
     health = observation.health if observation else None
-    limit = client_limit(ok, health, open_loop=open_loop)
+    in_bursts = bursts(ok, health)
+    limit = client_limit(ok, health, open_loop=open_loop, in_bursts=in_bursts is not None)
     asked = (ok.output_asked != NULL) & (ok.output_count != NULL)
     return StepSummary(
         step=step,
@@ -152,7 +153,7 @@ def summarise(
         cache=CacheShare(block=observation.cache_block if observation else None),
         retries=int(measured.retries.sum()),
         admitted=admission_limit(c),
-        bursts=None if limit else bursts(ok, health),
+        bursts=None if limit else in_bursts,
         asked=asked_lengths(measured),
         longer=int((asked & (ok.output_count > ok.output_asked)).sum()),
         unsteady=unsteadiness(c, window, 0 if open_loop else turnover, slices) if window else (),

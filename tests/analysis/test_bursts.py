@@ -9,9 +9,10 @@ from itertools import accumulate, pairwise
 
 import pytest
 
+from loadgen.analysis import summarise
 from loadgen.analysis.bursts import bursts
 from loadgen.log.columns import columns
-from loadgen.records import Bursts, ClientHealth, Events, Lag, OutputTokens, Record
+from loadgen.records import Bursts, ClientHealth, Events, Lag, Observation, OutputTokens, Record, Slo
 from tests.log.record_strategies import RECORD
 
 Times = list[float]  # of the events of one answer, in ms since it was sent
@@ -160,3 +161,33 @@ def test_answers_without_events_tell_nothing() -> None:
     whole = [replace(record(held_ms(even(rng), 200)), flags=("not_streamed",)) for _ in range(9)]
     assert bursts(columns(whole)) is None
     assert bursts(columns([replace(one, events=None, flags=()) for one in whole])) is None
+
+
+@pytest.mark.parametrize(
+    "hold", [lambda t: held_ms(t, 200.0), lambda t: held_events(t, 20), lambda t: [t[-1]] * len(t)]
+)
+def test_a_client_is_not_blamed_for_the_gaps_within_bursts(hold: Callable[[Times], Times]) -> None:
+    """A tail of the client's lag that would shape an ITL of 0.02 ms is little beside what the proxy held back."""
+    lag = Lag(500, 250.0, 3_100.0, 6_200.0)
+    health = ClientHealth("kernel", 30.0, cpu_share=0.02, wait_share=0.0, reads=500, stamped=500, read_lag_us=lag)
+    records = [together(record(hold(even(random.Random(i))))) for i in range(20)]
+    seen = Observation(RECORD.step, RECORD.concurrency, None, 0, RECORD.concurrency, "complete", health=health)
+    summary = summarise(columns(records), RECORD.step, Slo(), seen)
+    assert summary.client_limit is None
+    assert summary.bursts is not None and summary.bursts.requests == 20
+    worse = replace(seen, health=replace(health, wait_share=0.95))
+    starved = summarise(columns(records), RECORD.step, Slo(), worse)
+    assert starved.client_limit is not None and starved.bursts is None, "then it is not known whose they are"
+
+
+def together(r: Record) -> Record:
+    """Events less than 1 ms after one another came in one read: their stamps are bounded by the time back to the read
+    before."""
+    assert r.events is not None
+    gaps = r.events.gap_us
+    bounded = [(i, 3_000_000) for i in range(len(gaps) - 1) if gaps[i + 1] < 1000]
+    last = sum(gaps) * 1000
+    return replace(
+        r, events=replace(r.events, bounded=bounded), first_token_ns=gaps[0] * 1000, first_content_ns=gaps[0] * 1000,
+        last_token_ns=last, done_ns=last, flags=("bounded",),
+    )  # fmt: skip

@@ -52,7 +52,8 @@ class View:
     def load_title(self) -> str:
         if not self.open_loop:
             return self.words("axis.in_flight")
-        return self.words("axis.conversations" if any(s.sessions for s in self.summaries) else "axis.rate")
+        sessions = any(s.sessions for s in self.summaries) and not self.facts.traced
+        return self.words("axis.conversations" if sessions else "axis.rate")
 
     @property
     def drawn(self) -> list[StepSummary]:

@@ -4,8 +4,9 @@
       columns                       the packed columns
       digest-….json                 what they say, for one set of objectives
 
-1. Never stale: the file names the log's files as they were before they were read (name, size, time of change, the
-   checksum of the end of each). One that is not exactly so is not used, and is written anew.
+1. Never stale: the file names the log's files as they were before they were read (name, size, number, times of change,
+   the checksum of the end of each) and what its codes stand for. One that is not exactly so is not used, and is written
+   anew.
 2. Never in the way: a folder that cannot be written to, a full disk or a damaged file only costs the time to read the
    log.
 3. Never half-written: written under another name, then renamed.
@@ -28,8 +29,9 @@ import numpy as np
 import orjson
 
 from ..errors import Failure
+from ..records import FLAGS, OUTCOMES, PHASES, TOKEN_SOURCES
 from . import codec
-from .columns import Block, ColumnBuilder, row_names
+from .columns import TIMEOUTS, Block, ColumnBuilder, row_names
 from .packed import Packed
 
 if TYPE_CHECKING:
@@ -47,7 +49,7 @@ _KINDS = (None, np.dtype(np.uint8), np.dtype(np.uint16), np.dtype(np.uint32), np
 class Identity(NamedTuple):
     """What a log's files were at one moment."""
 
-    files: tuple[tuple[str, int, int, int], ...]  # name, size, time of change in ns, checksum of the end
+    files: tuple[tuple[str, int, int, int, int, int], ...]  # name, size, inode, mtime and ctime in ns, checksum
     size: int
 
 
@@ -59,10 +61,11 @@ def identity(files: Sequence[Path]) -> Identity | None:
             with path.open("rb") as file:
                 told = os.fstat(file.fileno())
                 file.seek(max(0, told.st_size - _TAIL))
-                found.append((path.name, told.st_size, told.st_mtime_ns, zlib.crc32(file.read(_TAIL))))
+                changed = told.st_mtime_ns, told.st_ctime_ns
+                found.append((path.name, told.st_size, told.st_ino, *changed, zlib.crc32(file.read(_TAIL))))
     except OSError:
         return None
-    return Identity(tuple(found), sum(size for _, size, _, _ in found))
+    return Identity(tuple(found), sum(one[1] for one in found))
 
 
 def place_of(run: Run) -> tuple[Path, Identity] | None:
@@ -84,7 +87,7 @@ def load(folder: Path, of: Identity) -> tuple[ColumnBuilder, int] | None:
             head = orjson.loads(start)
             if head["version"] != VERSION or head["files"] != [list(one) for one in of.files]:
                 return None
-            if head["names"] != list(row_names()):
+            if head["names"] != list(row_names()) or head["codes"] != _codes():
                 return None
             return _unpacked(memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)), len(start), head)
     except (OSError, ValueError, KeyError, TypeError, IndexError, codec.FaultError):
@@ -100,6 +103,7 @@ def keep(folder: Path, of: Identity, builder: ColumnBuilder, truncated_lines: in
         "version": VERSION,
         "files": of.files,
         "names": row_names(),
+        "codes": _codes(),
         "truncated_lines": truncated_lines,
         "columns": len(listed),
         "bounds": [len(block.bounds) for block in blocks],
@@ -152,6 +156,11 @@ def _write(place: Path, name: str, parts: Iterable[bytes | memoryview]) -> None:
             temporary.unlink()
         with contextlib.suppress(OSError):
             place.rmdir()  # only if there is nothing in it
+
+
+def _codes() -> list[list[str]]:
+    """What the codes and bits in the columns stand for, by their places."""
+    return [list(names) for names in (PHASES, OUTCOMES, TOKEN_SOURCES, TIMEOUTS, FLAGS)]
 
 
 def _columns_of(block: Block) -> tuple[Packed | None, ...]:

@@ -177,7 +177,9 @@ def _gathered(objects: Sequence[Any], n_events: Int64, gaps: Int64, tokens: Int6
                 raise _UnlikeError
             inputs.append(_INPUT_OF(tokens_in))
             outputs.append(_OUTPUT_OF(tokens_out))
-            low, high = get("shared") or _UNSHARED
+            low, high = _UNSHARED if (shared := get("shared")) is None else shared
+            if (low is None or high is None) and shared is not None:
+                raise _UnlikeError
             more.append((get("first_event_tokens"), get("sent_bound_us"), get("session"), get("turn"), low, high))
             connects.append(_CONNECT_OF(told[4]) if told[4] is not None else (None, None, None))
             if told[5] is not None:
@@ -191,9 +193,10 @@ def _gathered(objects: Sequence[Any], n_events: Int64, gaps: Int64, tokens: Int6
     ids, phases, outcomes, flags, _, _, peers, server_ids, reasons = zip(*texts, strict=True)
     models, named, excerpts = ([obj.get(key) for obj in objects] for key in ("model", "source_id", "excerpt"))
     sources, timeouts = [source for _, _, source in outputs], [obj.get("timeout") for obj in objects]
+    texts_always = (ids, phases, outcomes)
     texts_or_none = (peers, server_ids, reasons, models, sources, timeouts, named, excerpts)
     if (
-        set(map(type, ids)) != {str}
+        any(set(map(type, column)) != {str} for column in texts_always)
         or set(map(type, flags)) != {list}
         or any(set(map(type, column)) - _TEXT_OR_NONE for column in texts_or_none)
     ):

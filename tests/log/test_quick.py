@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -90,6 +91,11 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "no worker": lambda line: re.sub(rb'"worker":\d+,', b"", line),
     "an unknown outcome": lambda line: re.sub(rb'"outcome":"\w+"', b'"outcome":"fine"', line),
     "an unknown phase": lambda line: re.sub(rb'"phase":"\w+"', b'"phase":"later"', line),
+    "a phase is null": lambda line: re.sub(rb'"phase":"\w+"', b'"phase":null', line),
+    "an outcome is null": lambda line: re.sub(rb'"outcome":"\w+"', b'"outcome":null', line),
+    "shared is empty": lambda line: b'{"shared":[],' + line[1:],
+    "shared is half": lambda line: b'{"shared":[1,null],' + line[1:],
+    "shared is null": lambda line: b'{"shared":null,' + line[1:],
     "an unknown flag": lambda line: re.sub(rb'"flags":\[[^]]*\]', b'"flags":["new","not_streamed"]', line),
     "flags are text": lambda line: re.sub(rb'"flags":\[[^]]*\]', b'"flags":"not_streamed"', line),
     "an unknown key": lambda line: b'{"later":[1,{"a":2}],' + line[1:],
@@ -179,6 +185,28 @@ def test_what_is_kept_is_never_stale(long_run: Path) -> None:
     log.write_bytes(log.read_bytes()[:-50] + LINES[1] + LINES[2])
     assert len(quick.read_columns(open_run(long_run))) == n + 2
     assert len(quick.read_columns(open_run(long_run))) == n + 2
+
+
+def test_a_change_is_seen_though_size_and_time_are_as_before(long_run: Path) -> None:
+    quick.read_columns(open_run(long_run))
+    log = long_run / "requests.jsonl"
+    was, told = log.read_bytes(), log.stat()
+    log.write_bytes(was.replace(b'"step":3', b'"step":4', 1))
+    os.utime(log, ns=(told.st_atime_ns, told.st_mtime_ns))
+    assert log.stat().st_size == told.st_size and log.stat().st_mtime_ns == told.st_mtime_ns
+    assert quick.read_columns(open_run(long_run)).step[0] == RECORD.step + 1 == 4
+
+
+def test_codes_that_stand_for_something_else_are_read_again(long_run: Path) -> None:
+    """As a version with another list of outcomes would have kept them."""
+    whole = quick.read_columns(open_run(long_run))
+    (path,) = kept(long_run)
+    data = path.read_bytes()
+    assert b'"ok"' in data
+    path.write_bytes(data.replace(b'"ok"', b'"OK"', 1))
+    place = cache.place_of(open_run(long_run))
+    assert place is not None and cache.load(*place) is None
+    assert same(quick.read_columns(open_run(long_run)), whole)
 
 
 @pytest.mark.parametrize("damage", [lambda b: b[:-8], lambda b: b"", lambda b: b"{}\n" + b, lambda b: b + b"\0"])

@@ -21,7 +21,7 @@ from loadgen.experiments.definition import Setting
 from loadgen.experiments.effects import expected_ratio
 from loadgen.experiments.library import load_experiment, names
 from loadgen.experiments.verdict import judged
-from loadgen.experiments.virtual import run_arm, setting_figures
+from loadgen.experiments.virtual import run_arm
 
 RESULTS = Path(__file__).parent / "RESULTS.md"
 BEGIN, END = "<!-- experiments: begin -->", "<!-- experiments: end -->"
@@ -65,7 +65,7 @@ def truth(setting: Setting) -> tuple[float, float]:
         runs = [
             [run_arm(setting, arm, seed, 2 * seed + i, requests=length)] for i, arm in enumerate((setting.a, setting.b))
         ]
-        ratio = run_level(runs[0], runs[1], setting_figures(setting))[0].ratio
+        ratio = run_level(runs[0], runs[1], setting.primary)[0].ratio
         assert ratio is not None
         logs.append(ratio.value)
     ratio_true = math.exp(float(np.mean(logs)))
@@ -75,7 +75,7 @@ def truth(setting: Setting) -> tuple[float, float]:
 def row(name: str, setting: Setting, seeds: int) -> Row:
     """Arm A of each pair is run twice, with noise of its own: the second time as an equal B."""
     true, error = truth(setting)
-    figures = setting_figures(setting)
+    figures = setting.primary
     inside = as_expected = alarms = 0
     for i in range(seeds):
         seed = 100 * (i + 1)

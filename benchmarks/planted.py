@@ -246,7 +246,7 @@ class _Step:
         sigma = 0.1 if long else p.sigma
         prompt = max(4, round(mean * math.exp(sigma * first - sigma**2 / 2)))
         output = max(2, round(p.output * math.exp(p.sigma * second - p.sigma**2 / 2)))
-        longest = min(engine.context_length, engine.blocks * engine.block_tokens) - 1
+        longest = engine.room - 1
         prompt = min(prompt + p.prefix, longest * 3 // 4)
         return prompt, min(output, longest - prompt), prefix
 

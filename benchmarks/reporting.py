@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from multiprocessing import get_context
 from pathlib import Path
 from typing import NamedTuple
 
@@ -133,7 +134,10 @@ def main() -> None:
     place = Path(tempfile.mkdtemp(prefix="reporting-"))
     try:
         folder = place / "run"
-        make(folder, asked.requests, asked.tokens, asked.steps)
+        # In a process of its own: the peak of a child counts what its parent held when it was started.
+        maker = get_context("spawn").Process(target=make, args=(folder, asked.requests, asked.tokens, asked.steps))
+        maker.start()
+        maker.join()
         log = folder / "requests.jsonl"
         ours = [str(Path(sys.executable).parent / "loadgen"), "report", str(folder)]
         arms: dict[str, list[str]] = {}

@@ -100,7 +100,7 @@ class Load:
         config = replace(server.config, seed=server.seed * 1000 + step)
         self.core = core_for(config)
         self.server, self.overhead_s = server, config.overhead_ms / 1e3
-        self.longest = min(config.context_length, config.blocks * config.block_tokens)
+        self.longest = config.room
         self.now = start_s
         self.phase = WARMUP
         self.everyone: list[Sequence] = []

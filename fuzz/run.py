@@ -2,26 +2,30 @@
 
 Half of the time atheris looks for inputs that go somewhere new, half of it seeds are mutated blindly, which is some
 fifty times as many inputs; where atheris is not installed, that is said and all is blind. Says how many inputs each
-reader took; a fault is printed with its input, which is kept in `fuzz/found/`, and the exit code is 1.
+reader took; a fault, which ten seconds over one input are too, is printed with its input, which is kept in
+`fuzz/found/`, and the exit code is 1.
 """
 
 from __future__ import annotations
 
 import argparse
 import atexit
+import contextlib
 import os
 import random
 import re
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 FOUND = Path(__file__).parent / "found"
+SLOWEST_S = 10  # over one input
 PIECES = (
     *(b"-", b"NaN", b"1e999", b"null", b"[", b"{", b'"', b",", b"\n", b"\r", b"\r\n\r\n", b"\xff", b"\0", b"9" * 40),
     *(b"{}", b"true", b"data: ", b": ", b"[DONE]", b"\\ud800", b"\xef\xbb\xbf", b"=", b"#", b"'"),
@@ -79,12 +83,13 @@ def _guided(name: str, seconds: float) -> int:
             _keep(name, data)
             raise
 
+    FOUND.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as corpus:
         for number, seed in enumerate(targets.seeds(name)):
             (Path(corpus) / f"seed{number}").write_bytes(seed)
         log = Path(corpus).with_suffix(".log")
         # libFuzzer leaves by _exit: its own lines on stderr are what is known of the run afterwards.
-        code = _forked(lambda: _fuzz(atheris, one, corpus, seconds), log)
+        code = _forked(lambda: _fuzz(atheris, name, one, corpus, seconds), log)
         text = log.read_text(errors="replace")
         log.unlink()
         counts = [int(n) for n in re.findall(r"number_of_executed_units: (\d+)", text)]
@@ -109,9 +114,10 @@ def _forked(call: Callable[[], None], log: Path) -> int:
     return os.waitpid(pid, 0)[1]
 
 
-def _fuzz(atheris: Any, one: Callable[[bytes], None], corpus: str, seconds: float) -> None:
-    flags = [f"-max_total_time={max(1, int(seconds))}", "-max_len=4096", "-timeout=10", "-rss_limit_mb=1500"]
-    atheris.Setup(["fuzz", corpus, *flags, "-artifact_prefix=/dev/null.", "-print_final_stats=1"], one)
+def _fuzz(atheris: Any, name: str, one: Callable[[bytes], None], corpus: str, seconds: float) -> None:
+    flags = [f"-max_total_time={max(1, int(seconds))}", "-max_len=4096", f"-timeout={SLOWEST_S}", "-rss_limit_mb=1500"]
+    # What ends the process, as a hang does, leaves its input there.
+    atheris.Setup(["fuzz", corpus, *flags, f"-artifact_prefix={FOUND}/{name}-", "-print_final_stats=1"], one)
     atheris.Fuzz()
 
 
@@ -125,13 +131,34 @@ def _blind(name: str, seconds: float) -> int:
         data = mutated(chance.choice(known), chance)
         count += 1
         try:
-            targets.TARGETS[name](data)
+            with within(SLOWEST_S):
+                targets.TARGETS[name](data)
         except BaseException:
             _keep(name, data)
             traceback.print_exc()
             return 1
     sys.stdout.write(f"{count:,} blindly: no fault\n")
     return 0
+
+
+class TooLongError(BaseException):
+    """No reader catches it."""
+
+
+@contextlib.contextmanager
+def within(seconds: float) -> Iterator[None]:
+    """TooLongError where it takes longer. In the main thread only."""
+
+    def too_long(number: int, frame: object) -> None:
+        raise TooLongError(f"not done after {seconds:g} s")
+
+    before = signal.signal(signal.SIGALRM, too_long)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def mutated(data: bytes, chance: random.Random) -> bytes:

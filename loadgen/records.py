@@ -112,7 +112,8 @@ class Then(Protocol):
 
 
 class After(Protocol):
-    """What a turn with a time of its own waits for: `done_ns` is when that ended, None before; then it calls `wake`."""
+    """What a turn with a time of its own waits for: `done_ns` is when that ended, None before; then, or at once if it
+    has, it calls `wake`."""
 
     done_ns: int | None
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fuzz.run import mutated
+from fuzz.run import TooLongError, mutated, within
 from fuzz.targets import TARGETS, clear, seeds
 from tests.thorough import THOROUGH, examples
 
@@ -44,6 +44,16 @@ def test_damage_is_refused_or_read(name: str, seed: int, anything: bytes) -> Non
 @pytest.mark.parametrize("path", sorted(FOUND.glob("*")) if FOUND.is_dir() else [], ids=lambda path: path.name)
 def test_what_was_found_once(path: Path) -> None:
     TARGETS[path.name.partition("-")[0]](path.read_bytes())
+
+
+def test_a_reader_that_hangs_is_stopped() -> None:
+    begun = time.monotonic()
+    with pytest.raises(TooLongError), within(0.05):
+        time.sleep(20)
+    assert time.monotonic() - begun < 10
+    with within(0.05):
+        pass
+    time.sleep(0.1)
 
 
 # Inputs on which a careless reader takes quadratic time, or much memory: the head, and what is repeated after it.

@@ -112,7 +112,7 @@ class Ceilings:
 
     @property
     def each(self) -> float | None:
-        """Requests/s that one replica is proven to carry."""
+        """Requests/s that one replica is proven to carry; as measured, where no interval is established."""
         found = self.best.request_throughput if self.best else None
         if found is None:
             return None
@@ -267,8 +267,9 @@ def _doubled(model: Model, on: Deployment, levels: Sequence[Level], best: Level,
     is."""
     if best.tpot_ms is None or best.ttft_ms is None:
         return []
-    tpot_ms, n, prompt_ms = best.tpot_ms, best.running, best.ttft_floor_ms
+    tpot_ms, n = best.tpot_ms, best.running
     ttft_ms = min(one.ttft_ms for one in levels if one.ttft_ms is not None)  # without a queue
+    prompt_ms = min(best.ttft_floor_ms, ttft_ms)  # a floor above it is that of another machine
     floor_ms, context, outputs = best.tpot_floor_ms, lengths.held_mean, lengths.output_mean
 
     def output(on: Deployment, n: float, prompt_share: float = 1.0) -> float:

@@ -61,14 +61,14 @@ _NOT_MAIN = {"target", "seed", "client", "flags of the client"}
 
 
 def _told(manifest: Mapping[str, Any], steps: Sequence[StepSummary]) -> dict[str, str | None]:
-    server, request, workload, plan = (_object(manifest.get(key)) for key in ("server", "request", "workload", "plan"))
-    describe, flags = _object(manifest.get("describe")), dict(_object(server.get("flags")))
-    simulator, target = _object(manifest.get("simulator")), _object(manifest.get("target"))
-    engine = {key: value for key, value in _object(simulator.get("engine")).items() if key != "seed"}
+    server, request, workload, plan = (mapping(manifest.get(key)) for key in ("server", "request", "workload", "plan"))
+    describe, flags = mapping(manifest.get("describe")), dict(mapping(server.get("flags")))
+    simulator, target = mapping(manifest.get("simulator")), mapping(manifest.get("target"))
+    engine = {key: value for key, value in mapping(simulator.get("engine")).items() if key != "seed"}
     parts = {name: next((describe[key] for key in keys if key in describe), None) for name, keys in _DESCRIBED.items()}
     precision = parts["precision"] or flags.get("dtype") or flags.get("quantization")
     flags = {key: value for key, value in {**flags, **engine}.items() if key not in _LEARNT | {"dtype", "quantization"}}
-    definitions = _object(manifest.get("definitions"))
+    definitions = mapping(manifest.get("definitions"))
     endings = {"force_length": request.get("force_length"), "stop": _extra(request, "stop"), "retries": _most(manifest)}
     known = bool(request)
     return {
@@ -85,21 +85,21 @@ def _told(manifest: Mapping[str, Any], steps: Sequence[StepSummary]) -> dict[str
         "workload": _text(workload.get("content_sha256")),
         "concurrency": _loads(steps, plan),
         "seed": _text(workload.get("seed", manifest.get("seed"))),
-        "client": _joined("loadgen", _object(manifest.get("host")).get("loadgen"), needs_all=True),
+        "client": _joined("loadgen", mapping(manifest.get("host")).get("loadgen"), needs_all=True),
         "metric definitions": _text(definitions.get("version")),
     }
 
 
 def same_work(a: Mapping[str, Any] | None, b: Mapping[str, Any] | None) -> bool:
     """Were both sent the same lengths in the same order: workload hash and seed are known and agree?"""
-    one, other = (_object(_object(manifest).get("workload")) for manifest in (a, b))
+    one, other = (mapping(mapping(manifest).get("workload")) for manifest in (a, b))
     return all(
         one.get(key) is not None and one.get(key) == other.get(key) for key in ("content_sha256", "seed")
     ) and one.get("models") == other.get("models")
 
 
 def same_workload(a: Mapping[str, Any] | None, b: Mapping[str, Any] | None) -> bool:
-    one, other = (_object(_object(manifest).get("workload")).get("content_sha256") for manifest in (a, b))
+    one, other = (mapping(mapping(manifest).get("workload")).get("content_sha256") for manifest in (a, b))
     return one is not None and one == other
 
 
@@ -127,7 +127,7 @@ def _extra(request: Mapping[str, Any], key: str) -> Any:
 
 
 def _most(manifest: Mapping[str, Any]) -> Any:
-    return _object(manifest.get("retries")).get("most") or None
+    return mapping(manifest.get("retries")).get("most") or None
 
 
 def _short(values: Mapping[str, Any]) -> str:
@@ -148,5 +148,6 @@ def _text(value: object) -> str | None:
     return None if value is None or value == "" or isinstance(value, (Mapping, list)) else str(value)
 
 
-def _object(value: object) -> Mapping[str, Any]:
+def mapping(value: object) -> Mapping[str, Any]:
+    """A part of a manifest that should be an object; empty where it is none."""
     return value if isinstance(value, Mapping) else {}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..errors import Exit
+from ..errors import Exit, UsageError
 
 if TYPE_CHECKING:
     from ..experiments.definition import Arm, Setting
@@ -36,13 +36,17 @@ def measure_arms(
     measured: dict[str, list[StepSummary]] = {"A": [], "B": []}
     before = ""
     with ExitStack() as stack:
-        addresses = _addresses(setting, urls, stack)
+        addresses = _addresses(setting, urls, flags["endpoint"], stack)
         for number, which in enumerate(order(setting.load.pairs)):
             arm = setting.a if which == "A" else setting.b
             if len(urls) == 1 and which != before:
                 _wait_for_change(which, arm, addresses[which][0])
             before = which
-            config = _config(setting, arm, addresses[which], seed + number // 2, flags, simulated=not urls)
+            config = _config(
+                *(setting, arm, addresses[which], seed + number // 2, flags),
+                simulated=not urls,
+                restarted=len(urls) == 1,
+            )
             finished = anyio.run(execute, config)
             if not flags["quiet"]:
                 told = headline(finished.summaries[-1]) if finished.summaries else "nothing was measured"
@@ -53,9 +57,11 @@ def measure_arms(
     return measured["A"], measured["B"]
 
 
-def _addresses(setting: Setting, urls: Sequence[str], stack: ExitStack) -> dict[str, list[str]]:
+def _addresses(setting: Setting, urls: Sequence[str], endpoint: str | None, stack: ExitStack) -> dict[str, list[str]]:
     if urls:
         sides = [[url for url in side.split(",") if url] for side in urls]
+        for side in sides:
+            _check_addresses(side, endpoint)
         return {"A": sides[0], "B": sides[-1]}
     from ..simulator.process import SimulatorProcess
 
@@ -65,8 +71,26 @@ def _addresses(setting: Setting, urls: Sequence[str], stack: ExitStack) -> dict[
     }
 
 
+def _check_addresses(urls: Sequence[str], endpoint: str | None) -> None:
+    """Raises UsageError for an arm without an address, or with one that cannot be meant, before any server is waited
+    for."""
+    from ..client.target import resolve
+
+    if not urls:
+        raise UsageError("an arm has no URL", "give the server's address, of replicas with commas between")
+    for url in urls:
+        resolve(url, endpoint)
+
+
 def _config(
-    setting: Setting, arm: Arm, addresses: Sequence[str], seed: int, flags: dict[str, Any], *, simulated: bool
+    setting: Setting,
+    arm: Arm,
+    addresses: Sequence[str],
+    seed: int,
+    flags: dict[str, Any],
+    *,
+    simulated: bool,
+    restarted: bool,
 ) -> Any:
     from dataclasses import asdict
 
@@ -85,7 +109,7 @@ def _config(
         "describe": (*flags["describe"], ("arm", arm.label)),
         "open_loop": None if load.rate is None else OpenLoop(load.rate),
         "slo": tuple(objective.text for objective in setting.slo.objectives),
-        "wait_ready": flags["wait_ready"] or (_READY_S if not simulated else None),
+        "wait_ready": flags["wait_ready"] or (_READY_S if restarted else None),
     }
     truth = {"engine": asdict(arm.engine)} if simulated else None
     return run_config("run", plan, given, urls=list(addresses), simulator=truth)

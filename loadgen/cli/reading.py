@@ -159,14 +159,14 @@ def _buckets(told: Told, by: Sequence[str]) -> list[Buckets]:
 
 def findings_of(told: Told, language: str = "en") -> list[Finding]:
     """What a diagnosis finds, as items of a page."""
-    from ..analysis.diagnose import Measured, diagnose
+    from ..analysis.diagnose import diagnose
     from ..report.page.notes import Finding
     from ..report.words import Words
+    from .diagnose import measured
 
     if not told.summaries:
         return []
     words = Words(language)
-    measured = Measured(told.summaries, told.counted, told.run.manifest or {}, told.slo, apart=told.facts.apart)
     return [
         Finding(
             found.gravity,
@@ -176,7 +176,7 @@ def findings_of(told: Told, language: str = "en") -> list[Finding]:
             found.change,
             CHART_OF.get(found.cause, ""),
         )
-        for found in diagnose(measured).findings
+        for found in diagnose(measured(told)).findings
     ]
 
 

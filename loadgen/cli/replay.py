@@ -74,6 +74,7 @@ def replay(source: str, concurrency: int | None, time_scale: float | None, **fla
             "name": requests.parent.name,
             "requests_sha256": _sha256(requests),
             "started_epoch_ns": (manifest or {}).get("started_epoch_ns"),
+            "shared": _shared(manifest),
         },
     )
     if choice.models and flags["model"]:
@@ -139,6 +140,15 @@ def _origin(manifest: dict[str, Any] | None, flags: dict[str, Any]) -> Origin | 
         content_hash=str(found.get("content_sha256") or "") if file is not None else "",
         **lengths,
     )
+
+
+def _shared(manifest: dict[str, Any] | None) -> bool:
+    """Had its prompts text in common: prefixes, blocks of a trace, what was said before?"""
+    workload: dict[str, Any] = dict((manifest or {}).get("workload") or {})
+    trace: dict[str, Any] = dict(workload.get("trace") or {})
+    kept = (trace.get("replay_of") or {}).get("shared") is not None  # a replay shares nothing itself
+    found = [workload.get("sharing"), workload.get("sessions"), trace.get("block_tokens"), trace.get("linked")]
+    return not kept and any(map(bool, found))
 
 
 def _models(requests: Path) -> tuple[str, ...]:

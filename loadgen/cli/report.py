@@ -94,7 +94,7 @@ def report(
         view = view_of(told, gpus=gpus, price=price, language=lang, by=axes)
         write_page(html, run_page(view, findings_of(told, lang)))
         if not as_json:
-            return _exit(marks) if told.judged_again else Exit.DONE
+            return _exit(stop) if told.judged_again else Exit.DONE
     buckets = by_buckets(told.counted, axes, summaries) if axes else []
     durations = run.foreign.durations_s if run.foreign else {}
     named = definitions or ""
@@ -115,7 +115,7 @@ def report(
                 click.echo("\n" + "\n".join(counted_lines(others, summaries)))
     except BrokenPipeError:
         reader_gone()
-    return _exit(marks) if told.judged_again else Exit.DONE
+    return _exit(stop) if told.judged_again else Exit.DONE
 
 
 def _axes(text: str) -> tuple[str, ...]:
@@ -203,8 +203,7 @@ def _load(load: float, unit: str) -> str:
     return f"{load:,g} {unit}" if load else "these requests"  # a CSV may not tell
 
 
-def _exit(marks: Mapping[int, Mark]) -> Exit:
-    verdicts = {mark.verdict for mark in marks.values()}
-    if "pass" in verdicts:
+def _exit(answer: Stop | None) -> Exit:
+    if answer is not None and answer.held is not None:
         return Exit.DONE
-    return Exit.NO if "fail" in verdicts else Exit.UNDECIDED
+    return Exit.NO if answer is not None and answer.broke is not None else Exit.UNDECIDED

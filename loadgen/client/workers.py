@@ -192,6 +192,7 @@ class Fleet:
             worker.beat_ns = max(worker.beat_ns, message[1])
         elif kind == "ready":
             worker.ready = True
+            worker.beat_ns = self.now()  # it was started long ago, and its first beat is still to come
         elif kind == "fault":
             worker.faults.append(LoadgenError(*message[1:]))
         if self._shared is not None and worker in self._shared.team:

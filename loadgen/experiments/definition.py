@@ -99,6 +99,11 @@ class Setting:
     figures: tuple[Figure, ...]
     slo: Slo = field(default_factory=Slo)
 
+    @property
+    def primary(self) -> tuple[tuple[str, float | None], ...]:
+        """The figures as metric and percentile."""
+        return tuple((figure.metric, figure.percentile) for figure in self.figures)
+
     def shortened(self, requests: int | None, pairs: int | None) -> Setting:
         """The same with other numbers of requests and pairs, where given."""
         load = replace(self.load, requests=requests or self.load.requests, pairs=pairs or self.load.pairs)
@@ -161,6 +166,11 @@ def _setting(table: Mapping[str, Any], title: str, where: str, name: str) -> Set
     workload = workload_of({"name": name, **sent}, where)
     load = _load(top.table("load"))
     a, b = (_arm(top.table(side), common, workload, where) for side in ("a", "b"))
+    for side, arm in (("a", a), ("b", b)):
+        if load.rate is None and arm.replicas > load.concurrency:
+            raise top.table(side).wrong(
+                "replicas", f"is {arm.replicas}, and load.concurrency {load.concurrency}", "give each replica a request"
+            )
     expect, figures, slo = _expect(top.table("expect"))
     return Setting(title, workload, load, a, b, expect, figures, slo)
 
@@ -193,7 +203,7 @@ def _arm(table: Table, common: Mapping[str, Any], workload: Workload, where: str
         engine = arm.engine
     except UsageError as error:
         raise UsageError(f"{where}: {table.path}.engine: {error.message}", error.remedy) from None
-    longest, room = workload.lengths.most_total, min(engine.context_length, engine.blocks * engine.block_tokens)
+    longest, room = workload.lengths.most_total, engine.room
     if longest > room:
         raise UsageError(
             f"{where}: requests of up to {longest:,.0f} tokens exceed what {table.path}'s engine holds, {room:,}",

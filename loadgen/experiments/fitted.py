@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import UsageError
 from ..records import StepSummary
 from ..simulator.engine import EngineConfig
 from ..simulator.engine.virtual import Closed, Requests, simulate
@@ -101,10 +102,16 @@ def fit(
     told: Callable[[str], None] = lambda _: None,
 ) -> Fit:
     """`like` says what is not fitted: places in the batch, KV memory, budget of a step. `loads` are to be predicted.
-    ValueError without a level that has requests with two tokens or more."""
+    ValueError without a level that has requests with two tokens or more; UsageError where `like` cannot hold one."""
     levels = sorted((one for one in levels if len(one.prompt)), key=lambda one: one.concurrency)
     if not levels or not any(np.isfinite(one.tpot_ms).any() for one in levels):
         raise ValueError("no level has requests with two tokens or more")
+    longest = max(int((one.prompt + one.output).max()) for one in levels)
+    if longest > like.room:
+        raise UsageError(
+            f"the run has a request of {longest:,} tokens, and such an engine holds {like.room:,}",
+            "raise context_length or kv_blocks, or leave them out",
+        )
     held = levels[1:-1:2] if len(levels) > 2 else []
     held_out: list[Predicted] = []
     if held:

@@ -81,7 +81,6 @@ def _held(check: ObjectiveCheck) -> bool:
 
 def judged_runs(setting: Setting, a: Sequence[StepSummary], b: Sequence[StepSummary]) -> Judged:
     """The runs of both arms, pair by pair. Where the client may have shaped one, nothing is concluded."""
-    figures = tuple((figure.metric, figure.percentile) for figure in setting.figures)
-    found = judged(setting, run_level(a, b, figures), failing(a, b))
+    found = judged(setting, run_level(a, b, setting.primary), failing(a, b))
     limits = tuple(s.client_limit for s in (*a, *b) if s.client_limit is not None)
     return replace(found, goals=goals(a, b), limits=limits, answer="undecided" if limits else found.answer)

@@ -32,7 +32,7 @@ OPEN_WARM = 0.2  # of the requests of an open loop, before its window
 def run_pairs(setting: Setting, seed: int, arms: tuple[Arm, Arm] | None = None) -> list[Difference]:
     """All pairs of a setting, measured A B B A …, each pair with lengths of its own; `arms` in place of its own."""
     a, b = arms or (setting.a, setting.b)
-    return run_level(*both(setting, seed, (a, b)), setting_figures(setting))
+    return run_level(*both(setting, seed, (a, b)), setting.primary)
 
 
 def both(setting: Setting, seed: int, arms: tuple[Arm, Arm]) -> tuple[list[StepSummary], list[StepSummary]]:
@@ -42,10 +42,6 @@ def both(setting: Setting, seed: int, arms: tuple[Arm, Arm]) -> tuple[list[StepS
         arm = arms["AB".index(which)]
         found[which].append(run_arm(setting, arm, seed + number // 2, seed * 1000 + number))
     return found["A"], found["B"]
-
-
-def setting_figures(setting: Setting) -> tuple[tuple[str, float | None], ...]:
-    return tuple((figure.metric, figure.percentile) for figure in setting.figures)
 
 
 def run_arm(setting: Setting, arm: Arm, seed: int, number: int, *, requests: int | None = None) -> StepSummary:

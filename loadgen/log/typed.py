@@ -20,7 +20,11 @@ def dumps(value: Any) -> str:
 
 def loads(text: str | bytes, kind: type[T]) -> T:
     """The other way round. Raises ValueError, TypeError or KeyError where it is not what `dumps` made of a `kind`."""
-    return cast(T, _typed(json.loads(text), kind))
+    try:
+        found = json.loads(text)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+    return cast(T, _typed(found, kind))
 
 
 def _plain(value: Any) -> Any:
@@ -52,20 +56,28 @@ def _typed(value: Any, kind: Any) -> Any:
             raise ValueError(f"{value!r} is none of {parts}")
         return value
     if origin is tuple:
+        _must_be(value, list)
         if parts[-1] is Ellipsis:
             return tuple(_typed(item, parts[0]) for item in value)
         return tuple(_typed(item, part) for item, part in zip(value, parts, strict=True))
     if isinstance(origin, type) and issubclass(origin, Mapping):
+        _must_be(value, dict)
         return {key: _typed(item, parts[1]) for key, item in value.items()}
     if isinstance(origin, type) and issubclass(origin, Sequence):
+        _must_be(value, list)
         return [_typed(item, parts[0]) for item in value]
     if is_dataclass(kind):
         hints = _hints(cast(type, kind))
+        _must_be(value, dict)
         if value.keys() != hints.keys():
             raise ValueError(f"not the fields of {kind}")
         return cast(Any, kind)(**{name: _typed(value[name], hint) for name, hint in hints.items()})
     if kind is float and type(value) is int:
         return value  # as it was computed
+    _must_be(value, kind)
+    return value
+
+
+def _must_be(value: Any, kind: Any) -> None:
     if type(value) is not kind:
         raise TypeError(f"{value!r} is no {kind}")
-    return value

@@ -81,8 +81,10 @@ def _kv(found: Ceilings) -> str:
     text = f"{found.kv_predicted:,} tokens predicted"
     if found.kv_measured is None:
         return f"{text}; the server did not tell its own"
-    off = found.kv_measured / found.kv_predicted - 1 if found.kv_predicted else float("nan")
-    return f"{text}, {found.kv_measured:,.0f} {found.kv_source} ({100 * off:+.1f} %)".replace("-", "−")
+    text += f", {found.kv_measured:,.0f} {found.kv_source}"
+    if not found.kv_predicted:
+        return text
+    return f"{text} ({100 * (found.kv_measured / found.kv_predicted - 1):+.1f} %)".replace("-", "−")
 
 
 def _ran_out(found: Ceilings) -> str:
@@ -96,7 +98,8 @@ def _best(found: Ceilings) -> str:
         return "no load is proven to hold every objective" + _undecided(found)
     what = "the highest load proven to hold every objective" if found.has_slo else "the load of the highest throughput"
     each = found.each
-    rate = f", proven {number(each)} requests/s" if each else ""
+    proven = found.best.request_throughput is not None and found.best.request_throughput.low is not None
+    rate = f", {'proven' if proven else 'without an interval'} {number(each)} requests/s" if each else ""
     text = f"{found.best.load:,g}, {what}: {number(found.best.output_throughput)} output tokens/s{rate}"
     return text + _undecided(found)
 

@@ -6,24 +6,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..errors import LogError, UsageError
 from ..experiments.definition import Experiment
 from ..experiments.verdict import Judged
 from .compared import metric_name
+from .picture import check_picture, save
 
-FORMATS = (".svg", ".png")
 WIDTH, ROW = 460, 34
 
 
 def check_plot(path: str) -> None:
-    """Raises UsageError for another suffix or without the extra: before anything is measured."""
-    if Path(path).suffix not in FORMATS:
-        raise UsageError(f"{path} is neither .svg nor .png", "name the file one or the other")
-    try:
-        import altair  # noqa: F401
-        import vl_convert  # noqa: F401
-    except ImportError:
-        raise UsageError("plots need the plot extra", "pip install 'loadgen[plot]'") from None
+    """As `check_picture`."""
+    check_picture(Path(path))
 
 
 def write_experiment_chart(experiment: Experiment, found: Sequence[Judged], path: str) -> None:
@@ -31,10 +24,7 @@ def write_experiment_chart(experiment: Experiment, found: Sequence[Judged], path
     check_plot(path)
     import altair as alt
 
-    try:
-        _chart(alt, experiment, found).save(path, scale_factor=1.5)
-    except OSError as error:
-        raise LogError(f"{path} cannot be written: {error.strerror}", "choose another place") from None
+    save(_chart(alt, experiment, found), Path(path), scale=1.5)
 
 
 def chart_rows(found: Sequence[Judged]) -> list[dict[str, Any]]:

@@ -6,25 +6,16 @@ from pathlib import Path
 from typing import Any
 
 from ..analysis.planning import CapacityPlan
-from ..errors import LogError, UsageError
 from ..hardware.model import GIB
-
-FORMATS = (".svg", ".png")
+from .picture import check_picture, save
 
 
 def write_memory_chart(plan: CapacityPlan, path: Path) -> None:
     """Raises UsageError for another suffix or without the extra, LogError where the file cannot be written."""
-    if path.suffix not in FORMATS:
-        raise UsageError(f"{path} is neither .svg nor .png", "name the file one or the other")
-    try:
-        import altair as alt
-        import vl_convert  # noqa: F401
-    except ImportError:
-        raise UsageError("plots need the plot extra", "pip install 'loadgen[plot]'") from None
-    try:
-        _chart(alt, plan).save(str(path))
-    except OSError as error:
-        raise LogError(f"{path} cannot be written: {error.strerror}", "choose another place") from None
+    check_picture(path)
+    import altair as alt
+
+    save(_chart(alt, plan), path)
 
 
 def _chart(alt: Any, plan: CapacityPlan) -> Any:

@@ -154,8 +154,7 @@ TABLE: dict[str, tuple[str, str]] = {
     "caption.thinned": ("{shown} of {steps} steps are drawn.", "绘出 {steps} 个步骤中的 {shown} 个。"),
     "caption.input": (
         "Completed requests: n {n}; loads: {steps}; {drawn} of them drawn one by one; lines join the medians of"
-        " groups of as many requests each."
-        "",
+        " groups of as many requests each.",
         "{steps} 个负载，n = {n} 个已完成请求，逐点绘出 {drawn} 个；折线连接数量相近各组的中位数。",
     ),
     "caption.bucketed": ("Completed requests, {where}: n {n}.", "{where}：n = {n} 个已完成请求。"),

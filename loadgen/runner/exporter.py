@@ -149,11 +149,10 @@ async def exporting(address: tuple[str, int] | None, watcher: Watcher) -> AsyncI
 
     try:
         server = await asyncio.start_server(serve, *address, limit=HEAD_BYTES)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # UnicodeError: a name that no look-up takes
         shown = f"{address[0]}:{address[1]}"
-        raise UsageError(
-            f"metrics cannot be served at {shown}: {error.strerror or error}", "give another --metrics-port"
-        ) from None
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(f"metrics cannot be served at {shown}: {reason}", "give another --metrics-port") from None
     host, port = server.sockets[0].getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
     watcher.waiting(f"metrics at http://{shown}:{port}/metrics")

@@ -35,7 +35,7 @@ def check_factor(factor: float) -> None:
 
 
 def latest_of(history: Sequence[LevelResult]) -> Latest:
-    """Each level's last window; one that only checked the throughput of a level judged before takes nothing back."""
+    """Each level's last judged window, or else its first: one that only checked the throughput takes nothing back."""
     latest: dict[int, LevelResult] = {}
     for level in history:
         if level.verdict != "measured" or level.concurrency not in latest:

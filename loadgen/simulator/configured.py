@@ -8,6 +8,7 @@ A preset, or a model on accelerators, is taken as it is served by default; every
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any
@@ -31,7 +32,7 @@ def configured(settings: Mapping[str, Any]) -> EngineConfig:
     """The engine that is named, or else the one without a machine, with each setting in place of what it says. Raises
     UsageError for a setting there is not, and for those that cannot be meant together."""
     given = {name: value for name, value in settings.items() if value is not None}
-    named = {name: given.pop(name) for name in NAMED if given.get(name)}
+    named = {name: given.pop(name) for name in NAMED if name in given}
     changes = {name: given.pop(name) for name in MACHINE if name in given}
     for name in given:
         if name not in ENGINE:
@@ -43,6 +44,11 @@ def configured(settings: Mapping[str, Any]) -> EngineConfig:
         kinds = _kinds(name)
         if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
             raise UsageError(f"the engine's {name} is {value!r}", f"give {_WORDS[kinds[-1]]}")
+    for name, value in named.items():
+        if not value:
+            raise UsageError(f"the engine's {name} is ''", f"name one, or leave {name} out")
+    if not 0 < changes.get("tp_link_gb_s", 1.0) < math.inf:
+        raise UsageError(f"the engine's tp_link_gb_s is {changes['tp_link_gb_s']}", "give a number above 0")
     if named:
         config = _on_a_machine(named, changes)
         if wrong := [name for name in STEP_TIMES if name in given]:

@@ -198,13 +198,9 @@ def quick_capacity(config: EngineConfig, input_len: int, output_len: int) -> flo
     return window.throughput
 
 
-def _longest(config: EngineConfig) -> int:
-    return min(config.context_length, config.blocks * config.block_tokens)
-
-
 def _check_fits(config: EngineConfig, mix: Mix) -> None:
-    if mix.longest > _longest(config):
-        raise ValueError(f"requests of up to {mix.longest} tokens exceed what this engine holds, {_longest(config)}")
+    if mix.longest > config.room:
+        raise ValueError(f"requests of up to {mix.longest} tokens exceed what this engine holds, {config.room}")
 
 
 class _Window:
@@ -218,7 +214,7 @@ class _Window:
         turnover = round(load) if loop == "closed" else config.max_batch
         warm = WARM_TURNOVERS * turnover
         count = warm + max(effort.requests, turnover) + turnover
-        longest = _longest(config)
+        longest = config.room
         requests = mix.draw(count, seed, block_tokens=config.block_tokens, longest=longest)
         if loop == "closed":
             pilot = mix.draw(2 * turnover, seed, block_tokens=config.block_tokens, longest=longest)

@@ -41,7 +41,7 @@ class Simulator:
         self.model = model
         self.api_key = api_key
         self.engine = EngineTask(config)
-        self.context_length = min(config.context_length, config.blocks * config.block_tokens)
+        self.context_length = config.room
         self.finished = {"stop": 0, "length": 0, "abort": 0}
         self._random = random.Random(config.seed)
         self._created = int(time.time())

@@ -12,6 +12,7 @@ import hashlib
 import itertools
 import json
 import math
+import re
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -104,13 +105,14 @@ _WORDS: tuple[tuple[str, Side], ...] = (("in", "input"), ("out", "output"))
 
 
 MOST_CHARACTERS, MOST_PARTS = 1 << 20, 64  # of a file, of a key
+_LONG_KEY = re.compile(rf"""(?<![\w-])(?:(?:[\w-]+|"(?:[^"\\\n]|\\.)*"|'[^'\n]*')[ \t]*\.[ \t]*){{{MOST_PARTS}}}""")
 
 
 def parse_workload(text: str, where: str) -> Workload:
     """The workload of a file's text. Raises UsageError, one sentence with the key's path, or the line where it is no
     TOML; `where` names the file."""
     # The parser's time grows with the square of a key's parts.
-    long_key = any(part.count(".") >= MOST_PARTS and "," not in part for part in text.replace("=", "\n").split("\n"))
+    long_key = _LONG_KEY.search(text) is not None
     if long_key or len(text) > MOST_CHARACTERS:
         what = f"a key of {MOST_PARTS} parts or more" if long_key else f"{len(text):,} characters"
         raise UsageError(f"{where} is no workload: it has {what}", "docs/workloads.md has an example")

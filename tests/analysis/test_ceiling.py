@@ -18,6 +18,7 @@ from loadgen.hardware.gpus import gpu_named
 from loadgen.hardware.named import model_named
 from loadgen.log.columns import columns
 from loadgen.records import Distribution, Estimate, Percentile, ServerView, Slo, StepSummary
+from loadgen.report.ceiling import ceiling_lines
 from tests.report.summaries import run_records
 
 MODEL = model_named("llama-3.1-8b")
@@ -138,3 +139,21 @@ def test_a_run_of_failures_alone_says_nothing() -> None:
     nothing = replace(level(1, 7.0, 40.0, 2.0), input_tokens_mean=None, output_tokens_mean=None)
     assert ceilings(MODEL, ON, [nothing], {}, has_slo=False) is None
     assert ceilings(MODEL, ON, [], {}, has_slo=False) is None
+
+
+@given(st.floats(0.01, 1e4), st.floats(1.0, 400.0), st.floats(1.0, 1e5))
+def test_on_another_machine_than_the_one_told_no_doubling_makes_it_worse_than_nothing(
+    ttft_ms: float, outputs: float, inputs: float
+) -> None:
+    one = replace(level(16, 0.5, ttft_ms, 10.0), input_tokens_mean=inputs, output_tokens_mean=outputs)
+    ratios = {d.resource: d.ratio for d in beside(one).doubled}
+    assert all(ratio > 0 for ratio in ratios.values())
+    assert ratios["bandwidth"] >= 1 - 1e-9
+    assert ratios["FLOPs"] >= 1 - 1e-9
+
+
+def test_a_rate_without_an_interval_is_not_called_proven() -> None:
+    sure, unsure = level(16, 12.0, 40.0, 10.0), replace(level(16, 12.0, 40.0, 10.0), request_throughput=Estimate(10.0))
+    told = ["\n".join(ceiling_lines(beside(one), "run", [25.0])) for one in (sure, unsure)]
+    assert ["proven" in text for text in told] == [True, False]
+    assert all("10" in text for text in told)

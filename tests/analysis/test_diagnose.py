@@ -17,7 +17,7 @@ from loadgen.analysis.diagnose.finding import ordered
 from loadgen.analysis.diagnose.levels import least_squares
 from loadgen.analysis.diagnose.parallel import tensor_parallel
 from loadgen.analysis.diagnose.stalls import overlaps
-from loadgen.log.columns import columns
+from loadgen.log.columns import NULL, columns
 from loadgen.records import OUTCOMES, Record, Slo
 from loadgen.simulator.engine import EngineConfig
 from loadgen.simulator.presets import machine_named, served
@@ -138,6 +138,36 @@ def test_two_runs_that_do_not_tell_their_gpus_are_not_compared() -> None:
 )
 def test_tensor_parallelism_is_read_from_what_tells_it(manifest: dict[str, object], degree: int | None) -> None:
     assert tensor_parallel(manifest) == degree
+
+
+@pytest.mark.parametrize("tokens", [NULL, 0])
+def test_tokens_that_are_not_known_do_not_fill_a_cache(tokens: int) -> None:
+    found = measured(planted("queueing", replace(PLAIN, max_batch=4), levels=(1.0, 12.0)), seed=3)
+    same = np.full(len(found.columns), tokens)
+    untold = dict.fromkeys(("input_server", "input_local", "input_asked", "output_count", "output_asked"), same)
+    table = replace(found.columns, **untold)
+    said = diagnose(replace(found, columns=table, summaries=summarise_run(table, Slo())))
+    assert [finding.cause for finding in said.findings] == ["queueing"]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "told"),
+    [
+        ("h100", "on h100:"),
+        ("8xH100", "on 8 × h100:"),
+        ("4 × h100-sxm", "on 4 × h100:"),
+        ("MI300X", "on mi300x:"),
+        ("2xmi300x", "on 2 × mi300x:"),
+        ("rtx4090", "on rtx4090:"),
+        ("8x", "not told"),
+        ("x", "not told"),
+    ],
+)
+def test_a_gpu_is_told_by_name_and_number(gpu: str, told: str) -> None:
+    found = measured(planted("healthy"), seed=3)
+    described = replace(found, manifest={**found.manifest, "describe": {"model": "llama-3.1-8b", "gpu": gpu}})
+    memory = next(check for check in diagnose(described).checks if check.what == "memory")
+    assert told in memory.text
 
 
 @settings(max_examples=examples(20))

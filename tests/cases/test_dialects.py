@@ -13,8 +13,9 @@ import orjson
 import pytest
 
 from loadgen.client.dialects import DIALECTS, find_dialect
-from loadgen.client.dialects.base import RequestOptions
+from loadgen.client.dialects.base import MalformedEvent, RequestOptions
 from loadgen.client.exchange import Timeouts
+from loadgen.client.sse import SSEEvent
 from loadgen.errors import UsageError
 from loadgen.records import Prompt
 from loadgen.simulator.scripted import (
@@ -418,3 +419,25 @@ def test_a_prompt_s_own_body_reaches_each_api() -> None:
     for name in ("chat", "responses", "ollama_chat"):
         body = DIALECTS[name].body(Prompt(body=own), RequestOptions("m"))
         assert "x" in json.dumps(body) and "3" in json.dumps(body)
+
+
+def test_a_fault_in_ones_own_dialect_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "faulty_dialect.py").write_text(
+        "class X:\n"
+        "    path, at_root, media, names_model, whole = '/x', True, 'application/x-ndjson', False, False\n"
+        "    def body(self, prompt, options):\n"
+        "        return {}['text']\n"
+        "    def read(self, event):\n"
+        "        return 1 / 0\n"
+        "    def read_whole(self, payload):\n"
+        "        return None\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    faulty = find_dialect("faulty_dialect:X")
+    assert faulty.path == "/x"
+    with pytest.raises(UsageError, match="faulty_dialect:X cannot make a body: KeyError: 'text'"):
+        faulty.body(Prompt("a", 1), RequestOptions("m"))
+    with pytest.raises(MalformedEvent, match="ZeroDivisionError"):
+        faulty.read(SSEEvent("message", b"{}"))
+    with pytest.raises(MalformedEvent, match="NoneType"):
+        faulty.read_whole(b"{}")

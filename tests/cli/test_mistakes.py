@@ -516,3 +516,14 @@ def test_r14_a_full_disk_behind_stdout(verb: str) -> None:
         said = run(verb, WORKED, stdout=full)
     assert said.code != 0 and "Traceback" not in said.err
     assert "No space left" in said.err, said.err
+
+
+@pytest.mark.parametrize("urls", [(",", ","), ("http://localhost:99999",), ("http://localhost:8000", "http://a:x")])
+def test_an_arms_address_is_looked_at_before_any_server_is_waited_for(call: Call, urls: tuple[str, ...]) -> None:
+    said = call("experiment", "prefix-cache", *urls)
+    assert said.code == 2 and said.err.count("\n") == 2
+
+
+def test_a_name_that_no_look_up_takes_serves_no_metrics(call: Call) -> None:
+    said = call("run", "http://127.0.0.1:9", "--metrics-port", "a..b:9464")
+    assert said.code == 2 and "metrics cannot be served at a..b:9464" in said.err

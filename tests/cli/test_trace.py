@@ -137,6 +137,22 @@ def test_a_run_is_replayed_at_its_times_and_said_to_be(call: Call, trace: Path, 
     assert run.name in again.out
 
 
+@pytest.mark.parametrize(
+    ("flags", "shared"), [(("--turns", 2), True), (("--shared-prefix-len", 8), True), ((), False)], ids=str
+)
+def test_a_replay_says_what_of_the_run_it_does_not_send(
+    call: Call, tmp_path: Path, flags: tuple[object, ...], shared: bool
+) -> None:
+    with ThreadedServer(serve(5)) as server:
+        call("run", server.url, *flags, "-c", 1, "--requests", 4, "--warmup", 0, "-o", tmp_path / "a", "--quiet")
+        run = folder_in(tmp_path / "a")
+        again = call("replay", run, server.url, "-o", tmp_path / "b", "--quiet")
+        sent = [json.loads(one.body)["messages"] for one in generations(server.requests)[-4:]]
+    assert ("shared is not sent again" in again.out) == shared
+    assert all(len(messages) == 1 for messages in sent)
+    assert [r.get("turn") for r in load(folder_in(tmp_path / "b"))] == [r.get("turn") for r in load(run)]
+
+
 def test_the_text_of_a_run_is_sent_again_where_asked_and_not_otherwise(call: Call, tmp_path: Path) -> None:
     texts: list[set[str]] = []
     with ThreadedServer(serve(5)) as server:

@@ -333,6 +333,14 @@ def test_a_full_disk_stops_the_step(tmp_path: Path) -> None:
     assert [str(fault) for fault in out.faults] and "no room left" in out.faults[0].message
 
 
+def test_a_process_that_is_slow_to_start_was_not_silent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sitecustomize.py").write_text(f"import time\ntime.sleep({SILENT_S + 0.2})\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    out, server = share(slow(5), 2, tmp_path, requests=20)
+    assert out.seen.ended == "complete" and not out.seen.detail
+    assert len(server.requests) == len(out.kept)
+
+
 def test_secrets_are_on_no_command_line(tmp_path: Path) -> None:
     seen: list[bytes] = []
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from loadgen.errors import UsageError
 from loadgen.experiments.fitted import FIGURES, NAMES, Fit, MeasuredLevel, fit, run_level, told_by
 from loadgen.report.fitted import command, fit_lines, fit_object
 from loadgen.simulator.engine import EngineConfig
@@ -110,3 +111,9 @@ def test_the_words_and_the_object(found: Fit) -> None:
     told = fit_object(found, "results/RUN")
     assert told["held_out"][0]["concurrency"] == 4
     assert set(told["predicted"][0]["predicted"]) == set(FIGURES)
+
+
+@pytest.mark.parametrize("small", [{"kv_blocks": 2}, {"context_length": 50}])
+def test_an_engine_that_cannot_hold_a_request_of_the_run_is_refused(small: dict[str, int]) -> None:
+    with pytest.raises(UsageError, match="tokens, and such an engine holds"):
+        fit(measured(TRUE, (1, 4)), replace(LIKE, **small))

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import contextlib
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -58,6 +60,20 @@ def test_anything_else_is_refused(old: str, new: str) -> None:
     assert old in text
     with pytest.raises((ValueError, TypeError, KeyError)):
         typed.loads(text.replace(old, new, 1), Outer)
+
+
+@pytest.mark.parametrize("field", ["one", "pair", "many", "by", "names", "sure"])
+@pytest.mark.parametrize("value", ["[]", "{}", '"ab"', "1", "[[1]]"])
+def test_a_value_of_another_kind_is_refused_or_is_of_its_kind(field: str, value: str) -> None:
+    told = {**json.loads(typed.dumps(WHOLE)), field: json.loads(value)}
+    with contextlib.suppress(ValueError, TypeError, KeyError):
+        assert typed.dumps(typed.loads(json.dumps(told), Outer)) == typed.dumps(told)
+
+
+@pytest.mark.parametrize("text", ["[]", "3", '""', "null", "[" * 100_000, b"\xff"])
+def test_what_is_no_object_is_refused(text: str | bytes) -> None:
+    with pytest.raises((ValueError, TypeError, KeyError)):
+        typed.loads(text, Outer)
 
 
 def test_a_summary_comes_back_as_it_was() -> None:

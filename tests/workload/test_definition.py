@@ -257,9 +257,19 @@ def test_a_damaged_file_is_no_more_than_a_mistake(data: st.DataObject) -> None:
 
 
 def test_what_would_take_the_parser_for_ever_is_refused() -> None:
-    for text in ("a." * 200_000, "[" + "a." * 70 + "a]", "x = {" + "b." * 70 + "b = 1}", "#" * 2_000_000):
+    hidden = (
+        '","  . ' + "a." * 15_000 + "a = 1\n",
+        "x = {y = 1, " + "a." * 70 + "a = 1}",
+        "'='" + ' . "a\\""' * 70 + " = 1",
+    )
+    for text in ("a." * 200_000, "[" + "a." * 70 + "a]", "x = {" + "b." * 70 + "b = 1}", "#" * 2_000_000, *hidden):
         with pytest.raises(UsageError, match="f is no workload: it has"):
             parse_workload(text, "f")
+
+
+def test_a_text_of_many_dots_is_no_long_key() -> None:
+    for note in ("See there. " * 70, "." * 200, "a.b " * 70, " . " * 70):
+        assert parse_workload(f'notes = "{note}"\n{PLAIN}', "f").notes == (note,)
 
 
 def test_the_hash_is_of_what_is_sent() -> None:

@@ -85,7 +85,8 @@ def _by_times(run: Levels) -> list[Finding]:
 def _saved(base: Level) -> tuple[float, int] | None:
     """The TTFT a token of prompts that were sent before in part, as a share of that of new ones; and how many these
     are. None where they are not clearly sooner, or too few."""
-    c = base.rows.where(has_outcome(base.rows, "ok") & (base.rows.shared_low != NULL))
+    known = (base.rows.shared_low != NULL) & (metrics.input_tokens(base.rows) > 0)
+    c = base.rows.where(has_outcome(base.rows, "ok") & known)
     if not len(c):
         return None
     tokens = metrics.input_tokens(c).astype(np.float64)

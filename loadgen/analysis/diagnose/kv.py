@@ -84,7 +84,8 @@ def _held_is_the_limit(level: Level) -> bool:
     found = level.instants
     if found is None or median(found.decoding) < 3 or median(found.in_flight) < ABOVE * median(found.decoding):
         return False
-    if max(level.outputs.std(), level.inputs.std()) < 0.1 * np.nanmean(level.inputs + level.outputs):
+    mean = float((level.inputs + level.outputs).mean())  # NaN where the tokens of any are not known
+    if not mean > 0 or max(level.outputs.std(), level.inputs.std()) < 0.1 * mean:
         return False
     return spread(found.held) < 0.7 * spread(found.decoding) and spread(found.held) < 0.12
 

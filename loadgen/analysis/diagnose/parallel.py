@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from ..conditions import mapping
 from .finding import Check, Fact, Finding
 from .levels import Level, Levels, median
 
@@ -66,9 +67,9 @@ def side_by_side(run: Levels, other: Levels) -> Check:
 
 def tensor_parallel(manifest: Mapping[str, Any]) -> int | None:
     """As `--describe`, the server's flags, or the simulator say; None where none does."""
-    server, simulator = (_object(manifest.get(key)) for key in ("server", "simulator"))
-    engine = _object(_object(_object(simulator.get("engine")).get("machine")).get("on"))
-    for source in (_object(manifest.get("describe")), _object(server.get("flags")), engine):
+    server, simulator = (mapping(manifest.get(key)) for key in ("server", "simulator"))
+    engine = mapping(mapping(mapping(simulator.get("engine")).get("machine")).get("on"))
+    for source in (mapping(manifest.get("describe")), mapping(server.get("flags")), engine):
         for key in _KEYS:
             found = re.search(r"\d+", str(source[key])) if key in source else None
             if found is not None and 0 < int(found[0]) <= 4096:
@@ -82,7 +83,3 @@ def _common(a: Levels, b: Levels) -> list[tuple[Level, Level]]:
         return [(a.by_load[0], b.by_load[0])]
     theirs = {level.load: level for level in b.by_load}
     return [(level, theirs[level.load]) for level in a.by_load if level.load in theirs]
-
-
-def _object(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}

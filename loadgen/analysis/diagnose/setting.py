@@ -3,6 +3,7 @@ Pure."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +13,7 @@ from ...errors import UsageError
 from ...hardware.deployment import Deployment
 from ...hardware.gpus import gpu_named
 from ...hardware.named import model_named
+from ..conditions import mapping
 from ..planning import Lengths, plan
 from .finding import Check
 from .levels import Levels
@@ -131,7 +133,7 @@ def memory(run: Levels) -> Check:
 
 
 def _deployment(manifest: Mapping[str, Any]) -> tuple[str, Deployment] | None:
-    describe, server = _object(manifest.get("describe")), _object(manifest.get("server"))
+    describe, server = mapping(manifest.get("describe")), mapping(manifest.get("server"))
     model = str(describe.get("model") or server.get("model") or "")
     gpu = str(describe.get("gpu") or describe.get("GPU") or "")
     if not model or not gpu:
@@ -139,11 +141,8 @@ def _deployment(manifest: Mapping[str, Any]) -> tuple[str, Deployment] | None:
     name = model.rsplit("/", 1)[-1].lower().removesuffix("-instruct")
     try:
         model_named(name)
-        card = gpu_named(gpu.lower().split("x")[-1].strip())
+        counted = re.fullmatch(r"(?:(\d{1,4})\s*[x×]\s*)?(.+)", gpu.strip(), re.IGNORECASE)
+        number, card = (counted[1], gpu_named(counted[2])) if counted is not None else (None, gpu_named(gpu))
     except (UsageError, ValueError):
         return None
-    return name, Deployment(card, tensor_parallel=tensor_parallel(manifest) or 1)
-
-
-def _object(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
+    return name, Deployment(card, tensor_parallel=tensor_parallel(manifest) or int(number or 0) or 1)

@@ -6,7 +6,7 @@ import numpy as np
 
 from ...log.columns import NULL
 from .. import metrics
-from .finding import Fact, Finding
+from .finding import Confidence, Fact, Finding
 from .levels import Level, Levels, median
 
 TOKENS_AN_EVENT = 1.25  # in the mean; what some answers do by chance (two tokens of one letter) stays below
@@ -152,7 +152,7 @@ def distance(run: Levels) -> list[Finding]:
             facts.append(Fact("mean TTFT beyond the server's own", outside, "ms"))
             way = max(way, outside)
     if facts:
-        confidence = "high" if len(facts) > 1 else "medium"
+        confidence: Confidence = "high" if len(facts) > 1 else "medium"
         share = f"{100 * min(way / ttft, 1):.0f} %"
         text = f"at the lowest load the way to the server and back takes as long as {share} of the TTFT"
         return [_far(run, base, text, facts, ttft, confidence)]
@@ -167,11 +167,11 @@ def distance(run: Levels) -> list[Finding]:
     return []
 
 
-def _far(run: Levels, base: Level, text: str, facts: list[Fact], ttft: float, confidence: str) -> Finding:
+def _far(run: Levels, base: Level, text: str, facts: list[Fact], ttft: float, confidence: Confidence) -> Finding:
     return Finding(
         "network",
         "warning",
-        "high" if confidence == "high" else "medium" if confidence == "medium" else "low",
+        confidence,
         text,
         (*facts, Fact("median TTFT at the lowest load", ttft, "ms")),
         "measure from a machine next to the server, and compare",

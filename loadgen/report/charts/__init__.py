@@ -16,17 +16,18 @@ from .spread import by_input, distributions, itl
 
 __all__ = ["CHARTS", "Buckets", "Figure", "Table", "View", "draw", "figures"]
 
+# In the order of a page.
 CHARTS: dict[str, Callable[[View], Figure | None]] = {
     "throughput": throughput,
-    "latency": latency,
     "pareto": pareto,
-    "timeline": timeline,
+    "latency": latency,
     "distributions": distributions,
+    "timeline": timeline,
     "itl": itl,
     "input": by_input,
     "buckets": buckets,
-    "failures": failures,
     "instrument": instrument,
+    "failures": failures,
 }
 
 
@@ -38,5 +39,5 @@ def draw(name: str, view: View) -> Figure | None:
 
 
 def figures(view: View) -> list[Figure]:
-    """All that this run has something for, in the order of a page."""
+    """All that this run has something for."""
     return [found for name in CHARTS if (found := draw(name, view)) is not None]

@@ -7,10 +7,9 @@ from typing import Any
 
 import vl_convert
 
-from ...errors import LogError, UsageError
+from ..picture import check_picture, unwritable
 from .style import INK
 
-FORMATS = (".svg", ".png")
 VEGA_LITE = "6.4"  # the version that these specs are drawn by
 PNG_SCALE = 2.0
 
@@ -24,8 +23,7 @@ def svg(spec: dict[str, Any]) -> str:
 def write(spec: dict[str, Any], title: str, path: Path, *, scale: float = PNG_SCALE) -> None:
     """One chart as a file, on white and with its title. Raises UsageError for another suffix, LogError where the file
     cannot be written."""
-    if path.suffix.lower() not in FORMATS:
-        raise UsageError(f"{path} is neither .svg nor .png", "name the file one or the other")
+    check_picture(path)
     whole = {
         **spec,
         "title": {"text": title, "color": INK},
@@ -39,5 +37,4 @@ def write(spec: dict[str, Any], title: str, path: Path, *, scale: float = PNG_SC
     try:
         path.write_bytes(content)
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise LogError(f"{path} cannot be written: {reason}", "choose another place") from None
+        raise unwritable(path, error) from None

@@ -19,18 +19,6 @@ from .html import Html, foreign, join, tag
 from .notes import Finding, found_in
 
 BROAD = 860  # px, of a chart that takes the whole width
-_ORDER = (
-    "throughput",
-    "pareto",
-    "latency",
-    "distributions",
-    "timeline",
-    "itl",
-    "input",
-    "buckets",
-    "instrument",
-    "failures",
-)
 
 
 def run_page(view: View, findings: Sequence[Finding] = ()) -> str:
@@ -38,7 +26,7 @@ def run_page(view: View, findings: Sequence[Finding] = ()) -> str:
     them."""
     w = view.words
     drawn = {figure.name: figure for figure in figures(view)}
-    ordered = [drawn[name] for name in _ORDER if name in drawn and name != "instrument"]
+    ordered = [figure for figure in drawn.values() if figure.name != "instrument"]
     broad = [again for figure in ordered if figure.wide and (again := draw(figure.name, replace(view, width=BROAD)))]
     sections = [("answer", w("page.answer"), _answer(view))]
     if view.summaries:

@@ -83,6 +83,11 @@ class EngineConfig:
             )
 
     @property
+    def room(self) -> int:
+        """Tokens that one request may have, prompt and output together."""
+        return min(self.context_length, self.blocks * self.block_tokens)
+
+    @property
     def blocks(self) -> int:
         """KV blocks there are. UsageError where the machine's memory does not hold the weights and one block."""
         if self.kv_blocks or self.machine is None:

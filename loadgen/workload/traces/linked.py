@@ -35,17 +35,39 @@ class Link:
     around: int = 0
 
 
+_NONE = Prompt()
+
+
+def _nothing() -> None:
+    pass
+
+
 class Turns:
     """A row and those that follow it by `then` (`records.Then`); what waits for the last of them (`records.After`)."""
+
+    # Many are kept (`SESSIONS`).
+    __slots__ = (
+        "_answer",
+        "_at_s",
+        "_began_ns",
+        "_link",
+        "_name",
+        "_prompt",
+        "_rest",
+        "_wake",
+        "cut",
+        "done_ns",
+        "keeps",
+    )
 
     def __init__(self, link: Link, row: TraceRow, name: str) -> None:
         self._link, self._name = link, name
         self._rest = list(row.rest)
-        self._prompt = Prompt()
+        self._prompt = _NONE
         self._answer = ""
         self._began_ns: int | None = None
         self._at_s = row.at_s
-        self._wake: Callable[[], None] = lambda: None
+        self._wake: Callable[[], None] = _nothing
         self.keeps = link.history and bool(self._rest)
         self.cut = False
         self.done_ns: int | None = None
@@ -62,8 +84,11 @@ class Turns:
         return first
 
     def call(self, wake: Callable[[], None]) -> None:
-        """Have this called once the last of them has ended."""
-        self._wake = wake
+        """Have this called once the last of them has ended; at once, if it has."""
+        if self.done_ns is None:
+            self._wake = wake
+        else:
+            wake()
 
     def heard(self, text: str) -> None:
         """The answer to the turn that was sent last."""
@@ -76,8 +101,9 @@ class Turns:
         following = self._following(record) if record.outcome == "ok" and self._rest else None
         if following is None:
             self.done_ns = record.done_ns
-            self._prompt, self._rest, self._answer = Prompt(), [], ""
+            self._prompt, self._rest, self._answer = _NONE, [], ""
             self._wake()
+            self._wake = _nothing
         return following
 
     def _following(self, record: Record) -> tuple[int, Prompt] | None:

@@ -209,6 +209,8 @@ class Replayed:
             notes.append("turns of a conversation are sent one after the other, each with what was said before")
         elif self.sessions and self.timed:
             notes.append("turns of a session are sent at the trace's times, none before the one before it has ended")
+        if self.choice.run.get("shared"):
+            notes.append("what that run's prompts shared is not sent again: each is as long, with a text of its own")
         if self.hashes and self.trace.block_tokens:
             notes.append(f"prompts share their text by the trace's blocks of {self.trace.block_tokens} tokens")
         return tuple(notes)

@@ -128,6 +128,25 @@ def test_turns_with_times_go_on_after_one_that_failed_and_those_that_follow_it_d
     assert len(server.seen) == 2 and seen.ended == "complete"
 
 
+@pytest.mark.parametrize("outcome", ["ok", "timeout"])
+@pytest.mark.parametrize("early", [True, False], ids=["waits before it ends", "waits after"])
+def test_what_waits_for_a_turn_is_woken_once_whether_it_has_ended_or_not(
+    tmp_path: Path, outcome: Outcome, early: bool
+) -> None:
+    """A turn may end between the moment it is asked about and the one it is waited for."""
+    found = look(Choice(written(tmp_path, mooncake(0, "a"), mooncake(1, "a")), as_recorded=True))
+    first, second = found.prompts("n", None)
+    assert first.then is not None and second.after is not None and second.after.done_ns is None
+    woken: list[int] = []
+    if early:
+        second.after.call(lambda: woken.append(1))
+        assert not woken
+    assert first.then.next(replace(RECORD, outcome=outcome, done_ns=5)) is None
+    if not early:
+        second.after.call(lambda: woken.append(1))
+    assert woken == [1] and second.after.done_ns == 5
+
+
 def test_a_part_of_a_trace_ends_within_a_conversation(tmp_path: Path) -> None:
     rows = [mooncake(0, "a"), mooncake(None, "a", delay=1), mooncake(None, "a", delay=1), mooncake(5, "b")]
     found = look(Choice(written(tmp_path, *rows), requests=2))

@@ -64,6 +64,16 @@ def test_coarse_stamps_are_spread_by_the_seed_and_not_otherwise() -> None:
     assert all(80 <= n <= 120 for k, n in in_quantum.items() if k < 3)
 
 
+def test_turns_of_a_session_stay_in_their_order_where_stamps_are_spread() -> None:
+    rows = [TraceRow(3.0 * (i // 9), 10, 1, i + 1, session=f"s{i % 3}") for i in range(270)]
+    made = Trace(Path("t"), "made", "seconds", lambda dropped: iter(rows))
+    found = list(due(made, Timing(1.0, 3.0, 1), Counter()))
+    for session in ("s0", "s1", "s2"):
+        lines = [row.line for _, row in found if row.session == session]
+        assert lines == sorted(lines) and len(lines) == 90
+    assert len({at for at, _ in found}) > 30, "and yet they are spread"
+
+
 MOONCAKE = [round(i * 3.0 + 0.003 * ((i * 7) % 3 - 1), 3) for i in range(100) for _ in range(5)]
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..errors import UsageError
+from ..errors import LogError, UsageError
 from .options import shared
 from .sections import SectionedCommand, section
 from .tracing import replay as set_replay
@@ -74,7 +74,7 @@ def replay(source: str, concurrency: int | None, time_scale: float | None, **fla
             "name": requests.parent.name,
             "requests_sha256": _sha256(requests),
             "started_epoch_ns": (manifest or {}).get("started_epoch_ns"),
-            "shared": _shared(manifest),
+            "shared": _lost(manifest, origin),
         },
     )
     if choice.models and flags["model"]:
@@ -112,7 +112,7 @@ def _run(source: str) -> tuple[Path, dict[str, Any] | None]:
 
 def _origin(manifest: dict[str, Any] | None, flags: dict[str, Any]) -> Origin | None:
     """Where its requests come from, if they are not to be made anew. Raises UsageError."""
-    from ..workload.traces.origin import Origin
+    from ..workload.traces.origin import run_origin
 
     found: dict[str, Any] = dict((manifest or {}).get("workload") or {})
     kind, file = found.get("kind"), flags["prompts"]
@@ -123,32 +123,27 @@ def _origin(manifest: dict[str, Any] | None, flags: dict[str, Any]) -> Origin | 
         )
     if file is not None and kind != "prompts":
         raise UsageError("the run did not send the prompts of a file", "leave --prompts out")
-    if file is None and not flags["same_text"]:
-        return None
-    if file is None and (kind != "shape" or found.get("sharing") or found.get("sessions")):
-        raise UsageError("only the text of a run of one shape can be made again", "leave --same-text out")
-    seed, nonce = found.get("seed"), found.get("nonce")
-    lengths = {name: tuple(found[name]) if found.get(name) else None for name in ("input_len", "output_len")}
-    if not isinstance(seed, int) or not isinstance(nonce, str):
-        raise UsageError("the run's manifest tells neither seed nor nonce", "leave --same-text out")
-    if file is None and flags["seed"] is None:
-        flags["seed"] = seed
-    return Origin(
-        seed,
-        f"seed {seed}" if found.get("same_text") else nonce,
-        file=file,
-        content_hash=str(found.get("content_sha256") or "") if file is not None else "",
-        **lengths,
-    )
+    if file is None and flags["same_text"] and kind not in ("shape", "definition"):
+        raise UsageError("only the text of a run whose text was made can be made again", "leave --same-text out")
+    try:
+        origin = run_origin(found, file, same_text=flags["same_text"])
+        if origin is not None and file is None:
+            origin.opened()
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise LogError(
+            f"the run's manifest does not say how its text was made: {error!r}", "give another run"
+        ) from None
+    if origin is not None and file is None and flags["seed"] is None:
+        flags["seed"] = origin.seed
+    return origin
 
 
-def _shared(manifest: dict[str, Any] | None) -> bool:
-    """Had its prompts text in common: prefixes, blocks of a trace, what was said before?"""
+def _lost(manifest: dict[str, Any] | None, origin: Origin | None) -> bool:
+    """Had its prompts text in common that those of the replay have not?"""
     workload: dict[str, Any] = dict((manifest or {}).get("workload") or {})
     trace: dict[str, Any] = dict(workload.get("trace") or {})
-    kept = (trace.get("replay_of") or {}).get("shared") is not None  # a replay shares nothing itself
-    found = [workload.get("sharing"), workload.get("sessions"), trace.get("block_tokens"), trace.get("linked")]
-    return not kept and any(map(bool, found))
+    found = [workload.get("sharing"), workload.get("sessions"), trace.get("shared"), trace.get("block_tokens")]
+    return origin is None and any(map(bool, found))
 
 
 def _models(requests: Path) -> tuple[str, ...]:

@@ -90,7 +90,11 @@ class Shared:
     async def run(self, nonce: str, events: bool) -> Observation:
         plan, step = self.plan, self.step
         # Of a closed loop a share is as large as its slots; arrivals are dealt in turn.
-        weights = apportion(plan.concurrency, [1] * len(self.team)) if self.schedule is None else [1] * len(self.team)
+        weights = (
+            apportion(plan.concurrency, [1] * len(self.team))
+            if self.schedule is None
+            else self.schedule.weights(len(self.team))
+        )
         budgets = self.budget.split(weights)
         for worker, share in zip(self.team, budgets, strict=True):
             worker.set, worker.over = False, None

@@ -14,24 +14,17 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any
 
 import anyio
 import httpx
 
-from ..errors import LoadgenError, UsageError
+from ..errors import LoadgenError
 from ..records import Prompt, Record
 from ..workload.arrivals import Offsets, Schedule, parse_arrivals
-from ..workload.definition import workload_of
-from ..workload.files import read_prompts
-from ..workload.models import ModelMix
-from ..workload.plain import PlainWorkload, defined_workload, traced_workload
-from ..workload.prompts import Calibration, LengthRange
-from ..workload.sessions import sessions_of
-from ..workload.sharing import sharing_of
+from ..workload.passed import passed_workload
+from ..workload.prompts import Calibration
 from ..workload.tokenizer import LocalTokenizer
-from ..workload.traces.looking import replayed_of
 from .addresses import Addresses
 from .budget import Budget
 from .counting import ahead
@@ -88,7 +81,8 @@ class _Worker:
         tune_process()
         try:
             self.tokenizer = LocalTokenizer(config["tokenizer"]) if config["tokenizer"] is not None else None
-            self.workload = _workload(config["workload"], self.tokenizer.count if self.tokenizer is not None else None)
+            count = self.tokenizer.count if self.tokenizer is not None else None
+            self.workload = passed_workload(config["workload"], count)
             self.append = self.open_log(config["part"])
             self.pipe.say("ready")
         except LoadgenError as fault:
@@ -280,28 +274,6 @@ class _Task:
             worker=self.plan.worker,
             workers=self.plan.workers,
         )
-
-
-def _workload(found: Mapping[str, Any], count: Callable[[str], int] | None) -> PlainWorkload:
-    """What of a workload its stream of prompts is made from."""
-    input_len, output_len = (LengthRange(*found[k]) if found[k] else None for k in ("input_len", "output_len"))
-    mix = found["models"]
-    models = None if mix is None else ModelMix(tuple(mix["names"]), tuple(mix["shares"]))
-    if found.get("trace") is not None:
-        return replace(traced_workload(replayed_of(found["trace"], count)), models=models)
-    if found.get("definition") is not None:
-        workload = defined_workload(workload_of(found["definition"], "the workload"))
-        sharing, sessions = sharing_of(found["sharing"]), sessions_of(found["sessions"]) or workload.sessions
-        return replace(workload, models=models, sharing=sharing, sessions=sessions)
-    if found["file"] is None:
-        sharing, sessions = sharing_of(found["sharing"]), sessions_of(found["sessions"])
-        return PlainWorkload(input_len, output_len, models=models, sharing=sharing, sessions=sessions)
-    file = read_prompts(Path(found["file"]), None if output_len is None else output_len.low)
-    if file.content_hash != found["content_hash"]:
-        raise UsageError(
-            f"the prompts file {found['file']} has changed since the run began", "leave it alone while a run lasts"
-        )
-    return PlainWorkload(None, output_len, file.head, file=file, models=models)
 
 
 def _fatal(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -20,9 +20,9 @@ import orjson
 from ..errors import LoadgenError
 from ..records import Observation, Record
 from ..workload.arrivals import Offsets
+from ..workload.passed import workload_object
 from ..workload.plain import PlainWorkload
 from ..workload.prompts import Calibration
-from ..workload.sessions import sessions_object
 from .budget import Budget
 from .dialects.base import RequestOptions
 from .exchange import Timeouts
@@ -51,8 +51,6 @@ def configuration(
     context: int | None = None,
 ) -> dict[str, Any]:
     """What a worker needs to know of the run, as JSON has it. It may hold secrets."""
-    defined = None if workload.definition is None else workload.definition.sessions  # it knows them by itself
-    lengths = {"input_len": workload.input_len, "output_len": workload.output_len}
     return {
         "urls": list(urls),
         "endpoint": endpoint,
@@ -60,16 +58,7 @@ def configuration(
         "access": asdict(access),
         "options": asdict(options),
         "timeouts": asdict(timeouts),
-        "workload": {
-            **{name: None if length is None else [length.low, length.high] for name, length in lengths.items()},
-            "file": None if workload.file is None else str(workload.file.path),
-            "content_hash": workload.content_hash,
-            "definition": None if workload.definition is None else dict(workload.definition.table),
-            "models": None if workload.models is None else asdict(workload.models),
-            "sharing": None if workload.sharing is None else workload.sharing.as_object(),
-            "sessions": None if workload.sessions == defined else sessions_object(workload.sessions),
-            "trace": None if workload.trace is None else workload.trace.as_object(),
-        },
+        "workload": workload_object(workload),
         "calibration": None if calibration is None else asdict(calibration),
         "seed": seed,
         "run": run,

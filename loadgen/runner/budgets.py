@@ -55,7 +55,7 @@ def most_tokens(budget: Budget, workload: PlainWorkload) -> int | None:
     """The most tokens, in and out, that one request of the workload can use; None where the server decides, or
     where not every prompt is known."""
     inputs, outputs = workload.max_input_tokens, workload.max_output_tokens
-    if (outputs is None and budget.output_limit is None) or not workload.complete or workload.sessions is not None:
+    if (outputs is None and budget.output_limit is None) or not workload.complete or workload.grows:
         return None
     if workload.trace is not None and not workload.sized:
         return None

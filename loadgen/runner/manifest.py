@@ -15,6 +15,7 @@ from ..client.secrets import masked_body
 from ..log.codec import stop_object
 from ..records import SCHEMA_VERSION, LevelResult, Stop
 from ..search.effort import Forecast, StepRule
+from ..workload.passed import made_object
 from ..workload.plain import PlainWorkload
 from . import host
 from .config import OpenLoop, RunConfig
@@ -75,6 +76,7 @@ def opening_manifest(
         },
         "workload": {
             **workload.manifest(),
+            **({"made": made_object(workload)} if workload.sized and workload.trace is None else {}),
             "text": workload.describe() + exactly(prepared),
             "seed": seed,
             "nonce": nonce,
@@ -154,6 +156,12 @@ def closing_manifest(
         "notes": [*opening.get("notes", ()), *notes],
         "closing_notes": len(notes),
     }
+
+
+def with_earlier(before: Any, now: Mapping[str, Any]) -> dict[str, Any]:
+    """What is said of workers on other machines, with the steps of the run's earlier parts before those of this one."""
+    earlier = before if isinstance(before, dict) else {}
+    return {**now, **{name: [*earlier.get(name, ()), *now[name]] for name in ("steps", "lost")}}
 
 
 def _open_loop(plan: OpenLoop) -> dict[str, Any]:

@@ -184,6 +184,9 @@ class Offsets(Protocol):
     def __iter__(self) -> Iterator[int]: ...
     def __next__(self) -> int: ...
     def offset_ns(self, k: int) -> int: ...
+    def weights(self, workers: int) -> list[int]:
+        """How much of it is each worker's."""
+        ...
 
 
 class Schedule:
@@ -223,6 +226,9 @@ class Schedule:
         if block != self._block:
             self._block, self._places = block, self._lay_out(block)
         return self._time_ns(block * BLOCK + self._places[i])
+
+    def weights(self, workers: int) -> list[int]:
+        return [1] * workers
 
     def _time_ns(self, place: float) -> int:
         """When so many mean gaps have passed."""

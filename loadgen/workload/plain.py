@@ -85,6 +85,11 @@ class PlainWorkload:
         return self.file is None or self.file.complete
 
     @property
+    def grows(self) -> bool:
+        """Are there turns that hold what was said before them, whose length nobody knows ahead?"""
+        return self.sessions is not None or (self.trace is not None and self.trace.goes_on)
+
+    @property
     def endpoint(self) -> str | None:
         """The endpoint that whole bodies are for; None where the workload does not tell."""
         if self.trace is not None and self.trace.origin is not None:

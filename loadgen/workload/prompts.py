@@ -206,7 +206,7 @@ class PromptStream:
         while self._looked_at < index:
             self._look_at(sharing, self._looked_at)
             self._looked_at += 1
-        self._looked_at = index + 1
+        self._looked_at = max(self._looked_at, index + 1)
         held = self._look_at(sharing, index)
         around = self._calibration.around
         return held, min(held + around, asked) if held else around

@@ -267,8 +267,9 @@ def test_a_server_that_went_away_is_gone_on_with_when_it_is_back(tmp_path: Path)
         said = run("sweep", "--resume", folder, "--quiet")
     assert said.code == 0 or client_bound(folder), said.err
     levels = manifest_of(folder)["levels"]
-    assert [level["concurrency"] for level in levels] == list(LEVELS)
-    assert all(level["verdict"] == "measured" for level in levels) or client_bound(folder)
+    if not client_bound(folder):  # which ends a sweep
+        assert [level["concurrency"] for level in levels] == list(LEVELS)
+        assert all(level["verdict"] == "measured" for level in levels)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -137,20 +138,69 @@ def test_a_run_is_replayed_at_its_times_and_said_to_be(call: Call, trace: Path, 
     assert run.name in again.out
 
 
+ALIKE: list[tuple[object, ...]] = [
+    ("--turns", "2-3", "--think-time", 0.03),
+    ("--turns", 2, "--history", "made"),
+    ("--shared-prefix-len", 8, "--prefix-groups", 2),
+    ("--turns", 2, "--shared-prefix-len", 8),
+]
+
+
+@pytest.mark.parametrize("same", [(), ("--same-text",), ("--workers", 2)], ids=str)
+@pytest.mark.parametrize("flags", ALIKE, ids=str)
+def test_what_prompts_share_and_what_was_said_before_is_sent_again(
+    call: Call, tmp_path: Path, flags: tuple[object, ...], same: tuple[object, ...]
+) -> None:
+    """Each as long as in the run, with as much in common: of the same text only where that is asked for."""
+    bodies: list[list[Any]] = []
+    sent: list[list[dict[str, Any]]] = []
+    shape = ("--input-len", "20-40", "--output-len", "1-3", "-c", 2, "--requests", 6)
+    with ThreadedServer(serve(5)) as server:
+        for where in "ab":
+            again = ("replay", *tmp_path.glob("a/*"), server.url, *same)
+            said = call(*(("run", server.url, *flags, *shape) if where == "a" else again), "-o", tmp_path / where)
+            assert went_well(said, folder_in(tmp_path / where)), said.err
+            sent.append(load(folder_in(tmp_path / where)))
+            last = generations(server.requests)[-len(sent[-1]) :]
+            bodies.append([json.loads(one.body)["messages"] for one in last])
+    assert "shared is not sent again" not in said.out
+    first, second = (sorted(map(_told, records), key=str) for records in sent)
+    assert first == second and len(first) >= 6
+    assert sorted(map(len, bodies[0])) == sorted(map(len, bodies[1]))
+    texts = [Counter(json.dumps(messages) for messages in some) for some in bodies]
+    assert texts[0] == texts[1] if same == ("--same-text",) else not texts[0].keys() & texts[1].keys()
+
+
+def _told(record: dict[str, Any]) -> tuple[Any, ...]:
+    inputs, outputs = record["input_tokens"], record["output_tokens"]
+    return record.get("turn"), record.get("shared"), inputs["asked"], inputs["server"], outputs["asked"]
+
+
 @pytest.mark.parametrize(
-    ("flags", "shared"), [(("--turns", 2), True), (("--shared-prefix-len", 8), True), ((), False)], ids=str
+    ("made", "says"),
+    [
+        (None, "shared is not sent again"),
+        ({}, "does not say how its text was made"),
+        ({"sessions": {"turns": 3}}, "does not say how its text was made"),
+        ({"sharing": {"groups": -1}}, "does not say how its text was made"),
+    ],
 )
-def test_a_replay_says_what_of_the_run_it_does_not_send(
-    call: Call, tmp_path: Path, flags: tuple[object, ...], shared: bool
+def test_a_run_whose_manifest_does_not_tell_how_its_text_was_made(
+    call: Call, tmp_path: Path, made: object, says: str
 ) -> None:
     with ThreadedServer(serve(5)) as server:
-        call("run", server.url, *flags, "-c", 1, "--requests", 4, "--warmup", 0, "-o", tmp_path / "a", "--quiet")
+        call("run", server.url, "--turns", 2, "-c", 1, "--requests", 4, "-o", tmp_path / "a", "--quiet")
         run = folder_in(tmp_path / "a")
+        path = run / "manifest.json"
+        manifest = json.loads(path.read_text())
+        manifest["workload"]["made"] = made
+        path.write_text(json.dumps(manifest))
         again = call("replay", run, server.url, "-o", tmp_path / "b", "--quiet")
         sent = [json.loads(one.body)["messages"] for one in generations(server.requests)[-4:]]
-    assert ("shared is not sent again" in again.out) == shared
-    assert all(len(messages) == 1 for messages in sent)
-    assert [r.get("turn") for r in load(folder_in(tmp_path / "b"))] == [r.get("turn") for r in load(run)]
+    assert says in again.out + again.err
+    if made is None:
+        assert all(len(messages) == 1 for messages in sent)
+        assert [r.get("turn") for r in load(folder_in(tmp_path / "b"))] == [r.get("turn") for r in load(run)]
 
 
 def test_the_text_of_a_run_is_sent_again_where_asked_and_not_otherwise(call: Call, tmp_path: Path) -> None:

@@ -14,10 +14,10 @@ import pytest
 from loadgen.client.dialects.base import RequestOptions
 from loadgen.client.exchange import Timeouts
 from loadgen.client.transport import Access
-from loadgen.client.worker import _workload as received
 from loadgen.client.workers import configuration
 from loadgen.simulator.scripted import Action, Request, ThreadedServer, json_reply
 from loadgen.workload.definition import parse_workload
+from loadgen.workload.passed import passed_workload as received
 from loadgen.workload.plain import defined_workload
 from tests.cli.command import (
     Call,

@@ -132,6 +132,9 @@ def own(record: Mapping[str, Any], line: int) -> TraceRow:
         raise RowFault("it is no line of a request log: its input_tokens and output_tokens are not objects")
     name = record.get("id")
     step, _, number = (name if isinstance(name, str) else "").removeprefix("s").partition("-")
+    session = name_or_none(record.get("session"))
+    if session is not None:  # its number is that of its first turn in the stream, and begins anew with each step
+        number, session = session, f"{step}-{session}"
     place = (int(step), int(number)) if step.isdecimal() and number.isdecimal() and len(name or "") < 40 else None
     found_in = next((inputs[key] for key in ("asked", "server", "local") if inputs.get(key) is not None), None)
     found_out = next((outputs[key] for key in ("asked", "count") if outputs.get(key) is not None), None)
@@ -141,7 +144,7 @@ def own(record: Mapping[str, Any], line: int) -> TraceRow:
         tokens_or_none(found_out, "output_tokens") or None,
         line,
         name_or_none(record.get("model")),
-        session=name_or_none(record.get("session")),
+        session=session,
         turn=tokens_or_none(record.get("turn"), "turn"),
         place=place,
     )

@@ -3,6 +3,7 @@
     a row with a time     at its time, and not before the answer to its session's row before it is complete (`after`)
     a row with a delay    so long after that answer (`then`)
     a text of a session   likewise, with all that was said before: the user's texts and the server's answers (`then`)
+    a turn of our own run as its conversation made it, at its time, and not before that answer is complete (`then`)
 
 A turn that fails ends what was to follow it by `then`, not the rows with times of their own. A conversation whose next
 turn might not fit the server's context is ended before it, and its last record flagged `context_cut`.
@@ -16,7 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from ...records import Prompt, Record
-from ..sessions import READ_AGAIN, SLACK_TOKENS
+from ..sessions import READ_AGAIN, SLACK_TOKENS, Conversation
 from .row import TraceRow
 
 SESSIONS = 50_000  # whose latest turn is known: of more, those that have been silent longest are forgotten
@@ -54,21 +55,23 @@ class Turns:
         "_name",
         "_prompt",
         "_rest",
+        "_talk",
         "_wake",
         "cut",
         "done_ns",
         "keeps",
     )
 
-    def __init__(self, link: Link, row: TraceRow, name: str) -> None:
+    def __init__(self, link: Link, row: TraceRow, name: str, talk: Conversation | None = None) -> None:
         self._link, self._name = link, name
+        self._talk = talk  # of a run of our own: it says what comes next
         self._rest = list(row.rest)
         self._prompt = _NONE
         self._answer = ""
         self._began_ns: int | None = None
         self._at_s = row.at_s
         self._wake: Callable[[], None] = _nothing
-        self.keeps = link.history and bool(self._rest)
+        self.keeps = (link.history if talk is None else talk.keeps) and bool(self._rest)
         self.cut = False
         self.done_ns: int | None = None
 
@@ -78,9 +81,13 @@ class Turns:
 
     def open(self, prompt: Prompt, session: int, turn: int) -> Prompt:
         """The first of them, whose text is made."""
+        if self._talk is not None:
+            prompt = self._talk.open(prompt)
         first = replace(prompt, session=session, turn=turn, then=self)
-        if self._rest:  # else nobody needs it any more, and many of these are kept
+        if self._rest:
             self._prompt = first
+        else:  # nobody needs them any more, and many of these are kept
+            self._talk = None
         return first
 
     def call(self, wake: Callable[[], None]) -> None:
@@ -93,6 +100,8 @@ class Turns:
     def heard(self, text: str) -> None:
         """The answer to the turn that was sent last."""
         self._answer = text
+        if self._talk is not None:
+            self._talk.heard(text)
 
     def next(self, record: Record) -> tuple[int, Prompt] | None:
         """The row after the one of this record, and how long it waits in ns; None where no more follows."""
@@ -101,13 +110,21 @@ class Turns:
         following = self._following(record) if record.outcome == "ok" and self._rest else None
         if following is None:
             self.done_ns = record.done_ns
-            self._prompt, self._rest, self._answer = _NONE, [], ""
+            self._prompt, self._rest, self._answer, self._talk = _NONE, [], "", None
             self._wake()
             self._wake = _nothing
         return following
 
     def _following(self, record: Record) -> tuple[int, Prompt] | None:
         row, last, link = self._rest.pop(0), self._prompt, self._link
+        if self._talk is not None:
+            said = self._talk.next(record)
+            if said is None:
+                self.cut = self._talk.cut
+                return None
+            self._prompt = replace(said[1], session=last.session, then=self)
+            self.keeps = self._talk.keeps and bool(self._rest)
+            return self._wait_ns(row, record), self._prompt
         spoken = record.output_tokens.count or record.output_tokens.asked or 0
         if link.history and row.text is not None:
             spoken = min(math.ceil(spoken * READ_AGAIN), len(self._answer.encode("utf-8", "replace")))
@@ -141,11 +158,11 @@ class Sessions:
         self._link = link
         self._latest: OrderedDict[str, tuple[int, int, Turns]] = OrderedDict()
 
-    def linked(self, row: TraceRow, index: int, prompt: Prompt) -> Prompt:
+    def linked(self, row: TraceRow, index: int, prompt: Prompt, talk: Conversation | None = None) -> Prompt:
         """The prompt of row `index` as a turn of its session, which waits for the one before it."""
         if row.session is None:
             return prompt
-        turns = Turns(self._link, row, str(index))
+        turns = Turns(self._link, row, str(index), talk)
         number, turn, before = self._latest.pop(row.session, (index, 0, None))
         self._latest[row.session] = number, turn + 1 + len(row.rest), turns
         if len(self._latest) > SESSIONS:

@@ -29,7 +29,7 @@ HASHED_BYTES = 1 << 20
 def look(choice: Choice, count: Callable[[str], int] | None = None, origin: Origin | None = None) -> Replayed:
     """Look through a trace as far as it is to be sent. `origin` is where its prompts come from, if not made. Raises
     UsageError, with the line, for what cannot be."""
-    trace = _opened(choice, count)
+    trace = _opened(choice, count, origin)
     if choice.timed and not trace.timed:
         raise UsageError(f"{trace.path} ({trace.format}) has no times", "add --rate N, or -c N, to send its lengths")
     quantum = quantum_of(trace) if choice.timed and not choice.as_recorded else 0.0
@@ -100,18 +100,21 @@ class _Span:
 def replayed_of(found: Mapping[str, Any], count: Callable[[str], int] | None) -> Replayed:
     """The replay whose fields came as JSON; its trace is opened, and not looked through again."""
     choice = Choice(**{**found["choice"], "mapped": Mapped(**found["choice"]["mapped"])})
-    trace = _opened(choice, count)
+    origin = origin_of(found["origin"])
+    trace = _opened(choice, count, origin)
     if _hash(trace.path) != found["content_hash"]:
         raise UsageError(f"the trace {trace.path} has changed since the run began", "leave it alone while a run lasts")
     fields = {name: value for name, value in found.items() if name != "choice"}
     for name in ("inputs", "outputs", "longest"):
         fields[name] = tuple(fields[name]) if fields[name] is not None else None
-    fields["origin"] = origin_of(fields["origin"])
+    fields["origin"] = origin
     return Replayed(choice, trace, **fields)
 
 
-def _opened(choice: Choice, count: Callable[[str], int] | None) -> Trace:
+def _opened(choice: Choice, count: Callable[[str], int] | None, origin: Origin | None) -> Trace:
     trace = open_trace(choice.path, choice.mapped, seed=choice.seed, count=count)
+    if origin is not None and origin.conversations:
+        trace = replace(trace, history=True)
     most = choice.max_total
     if most is None:
         return trace

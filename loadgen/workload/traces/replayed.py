@@ -78,6 +78,18 @@ class Replayed:
         return self.texts or (self.origin is not None and self.origin.file is not None)
 
     @property
+    def shares(self) -> bool:
+        """Have its prompts text in common?"""
+        origin = self.origin
+        made = origin is not None and (origin.sharing is not None or origin.conversations)
+        return bool(self.hashes and self.trace.block_tokens) or self.goes_on or made
+
+    @property
+    def goes_on(self) -> bool:
+        """Are there turns sent with what was said before them?"""
+        return self.sessions and self.trace.history
+
+    @property
     def most_requests(self) -> int:
         """How many of them can be sent at most, of a timed one: exactly as many, if it is `complete`."""
         return self.requests if self.complete else self.choice.requests or TO_ITS_END
@@ -122,9 +134,10 @@ class Replayed:
         def make(row: TraceRow, name: str) -> Prompt:
             return self._prompt(row, name, nonce, calibration, None)
 
-        link = Link(make, self.trace.history, self.choice.scale, context, calibration.around)
+        origin = self.origin.opened(nonce) if self.origin is not None else None
+        history = self.trace.history and origin is None  # else the run's conversations say what was said
+        link = Link(make, history, self.choice.scale, context, calibration.around)
         sessions = Sessions(link)
-        origin = self.origin.opened() if self.origin is not None else None
         seen: Seen | None = Seen() if self.hashes else None
         for index, row in enumerate(self._rows()):
             shared = None
@@ -135,14 +148,17 @@ class Replayed:
                 seen = seen if len(seen) <= MOST_KEYS else None  # it would grow without end
             if not self.takes(row, index, worker, workers):
                 continue
-            if origin is not None and row.place is not None:
+            talk = None
+            if origin is not None and row.place is not None and row.turn in (None, 1):
                 given = origin.prompt(*row.place, calibration)
                 model = row.model if self.choice.models else given.model
                 prompt = replace(given, output_tokens=self._output(row), model=model)
+                if row.turn == 1:
+                    talk = origin.conversation(*row.place, calibration, context)
             else:
                 prompt = self._prompt(row, str(index), nonce, calibration, shared)
             if self.timed:
-                prompt = sessions.linked(row, index, prompt)
+                prompt = sessions.linked(row, index, prompt, talk)
             elif row.rest:
                 prompt = Turns(link, row, str(index)).open(prompt, index, 1)
             yield prompt
@@ -205,11 +221,12 @@ class Replayed:
             notes.append(f"{looked}; the rest is read as it is sent")
         if not self.timed:
             notes.append("past its end the trace is sent from its beginning again, with another text")
-        if self.sessions and self.trace.history:
-            notes.append("turns of a conversation are sent one after the other, each with what was said before")
+        if self.goes_on:
+            when = ", none before its time" if self.choice.run else ""
+            notes.append(f"turns of a conversation are sent one after the other, each with what was said before{when}")
         elif self.sessions and self.timed:
             notes.append("turns of a session are sent at the trace's times, none before the one before it has ended")
-        if self.choice.run.get("shared"):
+        if self.choice.run.get("shared") and self.origin is None:
             notes.append("what that run's prompts shared is not sent again: each is as long, with a text of its own")
         if self.hashes and self.trace.block_tokens:
             notes.append(f"prompts share their text by the trace's blocks of {self.trace.block_tokens} tokens")
@@ -230,6 +247,7 @@ class Replayed:
                 "span_s": self.span_s if self.complete or not self.timed else None,
                 "looked_at": self.requests,
                 "linked": self.sessions and (self.timed or self.trace.history),
+                "shared": self.shares,
                 "dropped": dict(self.dropped),
                 **({"replay_of": dict(choice.run)} if choice.run else {}),
             }
@@ -283,6 +301,17 @@ class Times:
                 raise StopIteration
             if self._row is None or self._replayed.takes(self._row, k, self._worker, self._workers):
                 return at
+
+    def weights(self, workers: int) -> list[int]:
+        """Of a trace that is known to its end, the requests of each worker; else even."""
+        replayed = self._replayed
+        if not replayed.complete:
+            return [1] * workers
+        found = [0] * workers
+        for index, (_, row) in enumerate(replayed.due()):
+            for worker in range(workers):
+                found[worker] += length(row) if replayed.takes(row, index, worker, workers) else 0
+        return found
 
     def offset_ns(self, k: int) -> int:
         """When arrival k (of all workers, from 0) is due; those after the last, which are never sent, would go on from

@@ -25,8 +25,8 @@ class TraceRow(NamedTuple):
 
     `at_s` are seconds on the trace's own clock. `hash_ids` name its prompt's blocks of `block_tokens` tokens each, the
     last one in part: equal ids are equal text. `text` is the prompt itself, where the trace has it. `delay_s` is the
-    wait after the session's turn before. `place` is (step, number) of a request of our own log. `line` is where it
-    stands in the file, from 1. `rest` are rows of its session that follow it, one after the other.
+    wait after the session's turn before. `place` is (step, number) of a request of our own log, or of its conversation.
+    `line` is where it stands in the file, from 1. `rest` are rows of its session that follow it, one after the other.
     """
 
     at_s: float | None

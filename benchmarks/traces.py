@@ -6,7 +6,7 @@
     python -m benchmarks.traces --rows 400000 --formats sessions          # what is kept of sessions and blocks
 
 Start: from the open file until the first request could leave, of the whole trace. Whole: all rows in the order of their
-times, as they are read while they are sent; of `sessions`, in turns of five blocks each, their prompts are made as well.
+times, as they are read while they are sent; of `sessions`, in turns of five blocks each, their prompts are made too.
 Memory is the peak of a process of its own.
 """
 

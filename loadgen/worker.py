@@ -1,10 +1,12 @@
-"""`python -m loadgen.worker`: one of several processes that share a run's load. It is started, and spoken to, by
-`client.workers`; all it needs to know comes through its standard input."""
+"""`python -m loadgen.worker [DESCRIPTOR]`: one of several processes that share a run's load. It is started, and spoken
+to, by `client.workers`; all it needs to know comes through its standard input. On another machine it is started by
+`client.seat`, and spoken to through the connection that DESCRIPTOR is."""
 
 from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,7 +27,11 @@ def main() -> None:
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.dup2(2, 1)  # what is printed by mistake does not end up between the lines
-    anyio.run(serve, source, sink, open_part)
+    if len(sys.argv) > 1:
+        line = int(sys.argv[1])
+        anyio.run(serve, line, os.dup(line), open_part, source)
+    else:
+        anyio.run(serve, source, sink, open_part)
 
 
 if __name__ == "__main__":

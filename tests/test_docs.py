@@ -51,6 +51,7 @@ SHORTER: dict[str, tuple[str | None, str]] = {
     "loadgen calibrate": (None, "a minute of a quiet machine; tests/cli/test_calibrate.py has it"),
     "--pairs": (None, "pairs of measurements; tests/cli/test_check_pairs.py has them"),
     "loadgen experiment": (None, "each is two long arms; its own tests have them"),
+    "--ray": (None, "needs a Ray cluster; tests/ray/test_cluster.py has it"),
     "--resume": (None, "needs a run that was interrupted; tests/cli/test_resume.py has it"),
     "--truth": (None, "a long run in virtual time; tests/simulator/test_simulate_command.py has it"),
     "loadgen simulate": (None, "it serves until it is ended; tests/simulator/test_simulate_command.py has it"),

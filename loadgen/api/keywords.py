@@ -42,6 +42,7 @@ class Options(TypedDict, total=False):
     rate: float | None
     arrivals: str | None
     workers: int | Literal["auto"]
+    ray: str | None
     shared_prefix_len: int | None
     prefix_groups: int | None
     cache_block: int | None

@@ -229,13 +229,18 @@ _WORKERS = click.option(
     metavar="auto|N",
     help="Processes that share the load; auto: one, or as many as it needs.",
 )
+_RAY = click.option(
+    "--ray",
+    metavar="HOST:PORT|auto",
+    help="Place each of the --workers N in an actor of this Ray cluster instead.",
+)
 
 
 def shared(*load: Callable[[Any], Any], own: Callable[[Any], Any] = lambda function: function) -> Callable[[F], F]:
     """All flags of a measuring verb: those which say the load, and its `own`, among those that all of them take."""
 
     def decorate(function: F) -> F:
-        says = section("Load", *load, _WORKERS)
+        says = section("Load", *load, _WORKERS, _RAY)
         for group in (_OUTPUT, _METRICS, _ACCESS, _REQUEST, _SAMPLING, _BUDGETS, _LENGTH):
             function = group(function)
         for group in (conversations.FLAGS, own, _WORKLOAD, says, _TARGET):
@@ -247,7 +252,7 @@ def shared(*load: Callable[[Any], Any], own: Callable[[Any], Any] = lambda funct
 
 _EXCLUDING = (
     *(("duration", "requests"), ("insecure", "ca_file"), ("proxy", "trust_env")),
-    *(("unix_socket", "proxy"), ("unix_socket", "trust_env")),
+    *(("unix_socket", "proxy"), ("unix_socket", "trust_env"), ("unix_socket", "ray"), ("simulate", "ray")),
 )
 
 
@@ -276,6 +281,15 @@ def run_config(
             "--output - streams the log of one process, but --workers asks for more",
             "give a folder to --output, or leave --workers out",
         )
+    if flags["ray"] is not None:
+        if not flags["workers"]:
+            raise UsageError(
+                "--ray is to place workers, but not how many", "add --workers N, of which each takes a CPU"
+            )
+        if flags["output"] == "-":
+            raise UsageError(
+                "--output - streams the log of one process, but --ray has more", "give a folder to --output"
+            )
     slo = parse_slo(flags["slo"])
     if flags["no_stream"]:
         unseen = [o.metric for o in slo.objectives if o.metric not in ("e2e", "e2e_scheduled")]
@@ -357,6 +371,7 @@ def run_config(
         token_ids=flags["token_ids"],
         output=flags["output"],
         workers=flags["workers"] or None,
+        ray=flags["ray"],
         simulator=simulator,
         command=redacted_command(flags.get("command") or sys.argv[1:]),
     )

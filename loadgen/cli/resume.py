@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 AGAIN = frozenset(
     (
         *("urls", "wait_ready", "api_key_env", "api_key_file", "header", "ca_file", "insecure", "client_cert"),
-        *("proxy", "trust_env", "unix_socket", "metrics_url", "metrics_port", "quiet", "as_json"),
+        *("proxy", "trust_env", "unix_socket", "metrics_url", "metrics_port", "quiet", "as_json", "ray"),
     )
 )
 _OURS = ("resume", "anyway")

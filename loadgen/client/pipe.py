@@ -1,11 +1,14 @@
-"""What a run's processes say to each other: JSON lines through pipes, none of which ever blocks an event loop.
+"""What a run's processes say to each other: JSON lines through pipes, none of which ever blocks an event loop. Between
+machines the pipe is a TCP connection.
 
 A line is an array, its kind first; all times are ns of CLOCK_MONOTONIC since the run's start, which all processes
-share.
+share. A worker on another machine has a clock of its own: it is told when on that clock the run began.
 
     to a worker     {configuration}                     the first line
+                    clock n · zero at                   of another machine: tell your clock; the run's start on it
                     step {part} · go at · open at, sample · close at · end why, detail, drain_s · quit
     from a worker   ready · set                         configured; the step's connections can be opened
+                    clock n, at                         what was asked for
                     now at, {counters}                  some times a second, also as a sign of life
                     done start, end, [record]           a request has ended and is in the part file
                     over {observation}                  nothing is in flight any more

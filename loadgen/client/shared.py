@@ -12,11 +12,9 @@ silent for SILENT_S while it could run, voids the step.
 
 from __future__ import annotations
 
-import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import anyio
@@ -28,13 +26,14 @@ from . import openloop
 from .budget import Budget, apportion
 from .health import combined
 from .pipe import LinePipe, unpack, unpack_health
+from .processes import Process
 from .step import Control, Phases, StepPlan
 
 # So long before its time a phase is announced: in an open loop its requests are made ahead themselves.
 LEAD_NS, OPEN_LEAD_NS = 40_000_000, 40_000_000 + openloop.LEAD_NS
 OVERLAP_S = 0.3  # for how long, in all of a step, load goes on that one process would not have sent
 TICK_S = 0.05
-SILENT_S = 2.0
+SILENT_S = 1.8  # so that with a tick and a beat it is known within 2 s
 STARVED_S = 10.0  # …or for so long, while it only waits for a CPU: what that does to the figures, its health says
 SET_S = 60.0  # until connections can be opened
 GRACE_S = 10.0  # after the drain, until a worker must have come to its end
@@ -42,12 +41,14 @@ GRACE_S = 10.0  # after the drain, until a worker must have come to its end
 
 @dataclass(slots=True)
 class Worker:
-    """A process, as it is known from here. `lost` says why it is not to be counted on any more."""
+    """A process, as it is known from here. `lost` says why it is not to be counted on any more. Its clock is ahead of
+    ours by `offset_ns`; a line and the answer to it take up to `delay_ns` more than on one machine."""
 
     number: int
-    process: subprocess.Popen[bytes]
-    said: Any  # a file with what it wrote to stderr
     beat_ns: int
+    process: Process | None = None
+    offset_ns: int = 0
+    delay_ns: int = 0
     pipe: LinePipe | None = None
     ready: bool = False
     set: bool = False
@@ -59,6 +60,16 @@ class Worker:
         if self.pipe is not None and not self.lost:
             self.pipe.say(*message)
             self.pipe.flush()
+
+    def called(self, of: int) -> str:
+        """What a sentence calls it, one of so many."""
+        return f"worker {self.number + 1} of {of}{self.process.where if self.process is not None else ''}"
+
+    def how(self) -> str:
+        return self.process.how() if self.process is not None else "was never started"
+
+    def waits(self) -> bool:
+        return self.process is not None and self.process.waits()
 
 
 class Shared:
@@ -80,6 +91,7 @@ class Shared:
         self.on_record, self.on_fault = on_record, on_fault
         self.step = SharedStep(plan, control, len(team))
         self.lead_ns = LEAD_NS if schedule is None else OPEN_LEAD_NS
+        self.lead_ns += max(worker.delay_ns for worker in team)
         self.start_ns = 0
         self._arrival = 0  # of the schedule, the next that a phase could begin with
         self._turns = False  # are requests turns of conversations, of which the schedule knows the first alone?
@@ -98,7 +110,7 @@ class Shared:
         budgets = self.budget.split(weights)
         for worker, share in zip(self.team, budgets, strict=True):
             worker.set, worker.over = False, None
-            worker.say("step", self._part(worker.number, share, nonce, events))
+            worker.say("step", self._part(worker, share, nonce, events))
         await self._until(lambda worker: worker.set)
         self.start_ns = self.now() + self.lead_ns
         self._tell("go", self.start_ns)
@@ -143,17 +155,17 @@ class Shared:
             if self.control.state == "quit":
                 worker.say("quit")
 
-    def _part(self, number: int, budget: Budget, nonce: str, events: bool) -> dict[str, Any]:
+    def _part(self, worker: Worker, budget: Budget, nonce: str, events: bool) -> dict[str, Any]:
         """What a worker is told of the step."""
         plan, deadline = self.plan, budget.deadline
         if deadline is not None:
-            deadline += time.monotonic() - anyio.current_time()
+            deadline += time.monotonic() - anyio.current_time() + worker.offset_ns / 1e9
         names = ("step", "concurrency", "warmup", "stagger_s", "drain_s", "rate", "max_in_flight", "most_in_flight")
         limits = ("requests", "tokens", "cost", "price", "output_limit", "choices", "excess")
         return {
             # Errors and the sample's end are looked at here, across the workers.
             "plan": {name: getattr(plan, name) for name in names}
-            | {"worker": number, "workers": len(self.team), "max_error_rate": 1.0, "retry": asdict(plan.retry)},
+            | {"worker": worker.number, "workers": len(self.team), "max_error_rate": 1.0, "retry": asdict(plan.retry)},
             "budget": {name: getattr(budget, name) for name in limits} | {"deadline": deadline},
             "arrivals": None if self.schedule is None else self.schedule.spec,
             "nonce": nonce,
@@ -238,7 +250,7 @@ class Shared:
         if now - self._looked_ns < SILENT_S * 1e9 / 2:
             for worker in self.team:
                 silent_s = (now - worker.beat_ns) / 1e9
-                if not worker.lost and silent_s > SILENT_S and not (silent_s < STARVED_S and _waits(worker)):
+                if not worker.lost and silent_s > SILENT_S and not (silent_s < STARVED_S and worker.waits()):
                     self._lose(worker, f"was silent for {silent_s:.1f} s")
         self._looked_ns = now
         if lost := self._lost():  # without one of its workers a step is void
@@ -246,8 +258,9 @@ class Shared:
             self._advance()
 
     def _lose(self, worker: Worker, how: str) -> None:
-        worker.lost = f"worker {worker.number + 1} of {len(self.team)} {how}"
-        worker.process.kill()
+        worker.lost = f"{worker.called(len(self.team))} {how}"
+        if worker.process is not None:
+            worker.process.kill()
 
     def _lost(self) -> str:
         return next((worker.lost for worker in self.team if worker.lost), "")
@@ -289,12 +302,3 @@ class SharedStep(Phases):
     def _passed(self) -> bool:
         """Will no worker send any more of the sample?"""
         return all(one.get("passed") for one in self._told)
-
-
-def _waits(worker: Worker) -> bool:
-    """Is the process ready to run, and has no CPU? Unknown is no."""
-    try:
-        stat = Path(f"/proc/{worker.process.pid}/stat").read_text()
-    except OSError:
-        return False
-    return stat.rpartition(")")[2].split()[:1] == ["R"]

@@ -44,12 +44,17 @@ BEAT_S = 0.05  # how often what has happened is told
 LIFE_S = 0.25  # …and that nothing has
 
 
-async def serve(source: int, sink: int, open_log: Callable[[str], Callable[[Record], None]]) -> None:
+async def serve(
+    source: int, sink: int, open_log: Callable[[str], Callable[[Record], None]], keeper: int | None = None
+) -> None:
     """Do what comes from `source` until it ends; never returns. `open_log` is given the part file's path, and returns
-    what appends a record to it."""
+    what appends a record to it. Of a worker on another machine, lines also come from `keeper`, the end of which is its
+    end too."""
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(_fatal)
     worker = _Worker(source, sink, open_log)
+    if keeper is not None:
+        worker.listen(keeper)
     async with anyio.create_task_group() as group:
         group.start_soon(worker.beat)
         group.start_soon(worker.work)
@@ -62,8 +67,13 @@ class _Worker:
         self.task: _Task | None = None
         self.config: Mapping[str, Any] = {}
         self.zero_ns = 0
+        self._timed = False  # is it known when the run began, on this machine's clock?
         self._asked: list[Mapping[str, Any]] = []
         self._news = anyio.Event()
+
+    def listen(self, source: int) -> None:
+        """Take lines from there as well."""
+        self._more = LinePipe(source, os.open(os.devnull, os.O_WRONLY), self._heard, lambda: os._exit(0))
 
     def _heard(self, message: Any) -> None:
         if isinstance(message, dict):
@@ -71,12 +81,18 @@ class _Worker:
         elif message[0] == "step":
             self._asked.append(message[1])
             self._news.set()
+        elif message[0] == "clock":
+            self.pipe.say("clock", message[1], time.monotonic_ns())
+            self.pipe.flush()
+        elif message[0] == "zero":
+            self.zero_ns, self._timed = message[1], True
         elif self.task is not None:
             self.task.told(message[0], message[1:])
 
     def _configure(self, config: Mapping[str, Any]) -> None:
         self.config = config
-        self.zero_ns = config["zero_ns"]
+        if config["zero_ns"] is not None:
+            self.zero_ns, self._timed = config["zero_ns"], True
         self.addresses = Addresses(unix_socket=config["access"]["unix_socket"])
         tune_process()
         try:
@@ -107,7 +123,7 @@ class _Worker:
         while True:
             await anyio.sleep(BEAT_S)
             now = time.monotonic()
-            if self.config and ((self.task is not None and self.task.fresh) or now - said >= LIFE_S):
+            if self._timed and ((self.task is not None and self.task.fresh) or now - said >= LIFE_S):
                 said = now
                 self.tell()
 

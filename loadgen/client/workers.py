@@ -5,9 +5,7 @@ decided for them `shared`.
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -27,11 +25,11 @@ from .budget import Budget
 from .dialects.base import RequestOptions
 from .exchange import Timeouts
 from .pipe import LinePipe
+from .processes import COMMAND, LocalProcess
 from .shared import Shared, Worker
 from .step import Control, Progress, StepPlan
 from .transport import Access
 
-COMMAND = (sys.executable, "-m", "loadgen.worker")
 START_S = 60.0  # until a process must have started; a slow disk's imports take their time
 
 
@@ -72,6 +70,8 @@ class Fleet:
     """The workers of a run. `configuration` is what each needs to know, but for its number and its part file's path,
     which `part_of` gives; it may hold secrets, and goes nowhere but through the pipe. Use as a context manager."""
 
+    hint = "measure with --workers 1, or see whether this machine has the memory and processes to spare"
+
     def __init__(self, configuration: Mapping[str, Any], part_of: Callable[[int], str], *, zero_ns: int) -> None:
         self._configuration = configuration
         self._part_of = part_of
@@ -85,21 +85,23 @@ class Fleet:
 
     async def __aexit__(self, *_: object) -> None:
         """End every worker: each ends by itself when its pipe closes, or is killed."""
+        self._hang_up()
+        end = time.monotonic() + 1.0
+        for process in self.processes:
+            while process.poll() is None and time.monotonic() < end:
+                with anyio.CancelScope(shield=True):
+                    await anyio.sleep(0.005)
+            process.close()
+
+    def _hang_up(self) -> None:
         for worker in self._workers:
             if worker.pipe is not None:
                 worker.pipe.close()
-        end = time.monotonic() + 1.0
-        for worker in self._workers:
-            while worker.process.poll() is None and time.monotonic() < end:
-                with anyio.CancelScope(shield=True):
-                    await anyio.sleep(0.005)
-            worker.process.kill()
-            worker.process.wait()
-            worker.said.close()
 
     @property
-    def processes(self) -> list[subprocess.Popen[bytes]]:
-        return [worker.process for worker in self._workers]
+    def processes(self) -> list[LocalProcess]:
+        """Those of this machine."""
+        return [worker.process for worker in self._workers if isinstance(worker.process, LocalProcess)]
 
     @property
     def parts(self) -> list[str]:
@@ -111,8 +113,9 @@ class Fleet:
 
     async def grow(self, n: int) -> None:
         """Have at least `n` workers, started and configured. Raises LoadgenError where one does not start."""
-        for number in range(len(self._workers), n):
-            self._start(number)
+        new = [Worker(number, self.now()) for number in range(len(self._workers), n)]
+        self._workers += new
+        await self._start(new)
         with anyio.move_on_after(START_S):
             while not all(worker.ready or worker.lost or worker.faults for worker in self._workers):  # noqa: ASYNC110
                 await anyio.sleep(0.01)
@@ -120,26 +123,34 @@ class Fleet:
             if worker.faults:
                 raise worker.faults[0]
             if not worker.ready:
+                await self._explain(worker)
                 raise LoadgenError(
-                    f"{worker.lost or f'worker {worker.number + 1} did not start within {START_S:g} s'}",
-                    "measure with --workers 1, or see whether this machine has the memory and processes to spare",
+                    f"{worker.lost or f'{worker.called(n)} did not start within {START_S:g} s'}", self.hint
                 )
 
-    def _start(self, number: int) -> None:
-        source, their_sink = os.pipe()
-        their_source, sink = os.pipe()
-        said = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the fleet
-        process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
-            COMMAND, stdin=their_source, stdout=their_sink, stderr=said, start_new_session=True
-        )
-        os.close(their_source)
-        os.close(their_sink)
-        worker = Worker(number, process, said, self.now())
+    async def _start(self, workers: Sequence[Worker]) -> None:
+        """Give each a process and a pipe to it, and tell it what it is to know. Raises LoadgenError."""
+        for worker in workers:
+            source, their_sink = os.pipe()
+            their_source, sink = os.pipe()
+            said = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
+            process = subprocess.Popen(  # noqa: S603, ASYNC220 - our own interpreter and module; it takes no time
+                COMMAND, stdin=their_source, stdout=their_sink, stderr=said, start_new_session=True
+            )
+            os.close(their_source)
+            os.close(their_sink)
+            worker.process = LocalProcess(process, said)
+            pipe = self._joined(worker, source, sink)
+            settings = {**self._configuration, "zero_ns": self._zero, "part": self._part_of(worker.number)}
+            pipe.add(orjson.dumps(settings))
+            pipe.flush()
+
+    def _joined(self, worker: Worker, source: int, sink: int) -> LinePipe:
         worker.pipe = LinePipe(source, sink, lambda m: self._heard(worker, m), lambda: self._gone(worker))
-        self._workers.append(worker)
-        settings = {**self._configuration, "zero_ns": self._zero, "part": self._part_of(number)}
-        worker.pipe.add(orjson.dumps(settings))
-        worker.pipe.flush()
+        return worker.pipe
+
+    async def _explain(self, worker: Worker) -> None:
+        """Find out more of how a worker was lost, where that is not known at once."""
 
     async def measure(
         self,
@@ -190,21 +201,6 @@ class Fleet:
     def _gone(self, worker: Worker) -> None:
         """The pipe has ended, and with it the process."""
         if not worker.lost:
-            worker.lost = f"worker {worker.number + 1} of {len(self._workers)} {_how(worker)}"
+            worker.lost = f"{worker.called(len(self._workers))} {worker.how()}"
         if self._shared is not None:
             self._shared.changed()
-
-
-def _how(worker: Worker) -> str:
-    """How a process that has gone came to its end, with the last line it wrote."""
-    try:
-        code = worker.process.wait(1.0)
-    except subprocess.TimeoutExpired:
-        return "closed its pipe"
-    if code < 0:
-        return f"was killed ({signal.Signals(-code).name})"
-    worker.said.seek(0)
-    text = worker.said.read()[-4000:].decode("utf-8", "replace")
-    # A group of errors is drawn as a tree.
-    lines = [line.strip(" |+-") for line in text.splitlines() if line.strip(" |+-")]
-    return f"ended by itself (exit {code}{': ' + lines[-1] if lines else ''})"

@@ -117,6 +117,7 @@ class RunConfig:
     drain_s: float = 30.0
     output: str = "results"
     workers: int | None = None  # processes that share the load; None: as many as a step needs
+    ray: str | None = None  # the address of the Ray cluster that the workers are placed on; None: this machine
     simulator: Mapping[str, Any] | None = None
     # One more thing to know of the run, asked for when all is measured.
     closing_note: Callable[[Stop, Sequence[StepSummary]], str | None] | None = None

@@ -7,6 +7,7 @@ import os
 import platform
 import resource
 import sys
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -58,14 +59,17 @@ def release_memory() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
+@cache
+def _version(package: str) -> str | None:
+    """Of an installed package: its metadata is read as a whole for it, and does not change while this process runs."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
 def facts() -> dict[str, Any]:
     """The machine and the versions that made the figures; nothing that names a person."""
-    versions: dict[str, str | None] = {}
-    for name in PACKAGES:
-        try:
-            versions[name] = version(name)
-        except PackageNotFoundError:
-            versions[name] = None
     try:
         usable = len(os.sched_getaffinity(0))
     except AttributeError:
@@ -74,7 +78,7 @@ def facts() -> dict[str, Any]:
         "loadgen": __version__,
         "python": platform.python_version(),
         "implementation": sys.implementation.name,
-        "packages": versions,
+        "packages": {name: _version(name) for name in PACKAGES},
         "system": platform.system(),
         "release": platform.release(),
         "machine": platform.machine(),

@@ -26,6 +26,7 @@ from ..client.driver import Control, Progress
 from ..client.health import tune_process
 from ..client.preflight import Prepared, wait_ready
 from ..client.remedies import PreflightError
+from ..client.remote import RemoteFleet, Seats
 from ..client.shared import OVERLAP_S
 from ..errors import LoadgenError, TargetError
 from ..log.columns import ColumnBuilder
@@ -46,7 +47,8 @@ from .ending import InterruptedRunError, exit_code, signal_code
 from .exporter import exporting
 from .journal import Journal
 from .looks import Looks
-from .manifest import closing_manifest, exactly, opening_manifest
+from .manifest import closing_manifest, exactly, opening_manifest, with_earlier
+from .placing import placed
 from .plans import planned_levels, step_plan
 from .preparing import Ready, ask
 from .recovery import Recovery
@@ -66,7 +68,11 @@ async def execute(config: RunConfig, watcher: Watcher | None = None) -> Finished
 
 
 async def _execute(config: RunConfig, watcher: Watcher) -> Finished:
-    run = _Run(config, watcher)
+    async with placed(config, watcher.waiting) as seats:
+        return await _measured(_Run(config, watcher, seats), config)
+
+
+async def _measured(run: _Run, config: RunConfig) -> Finished:
     ended: Finished | LoadgenError
     async with anyio.create_task_group() as group:
         if config.signals:
@@ -107,11 +113,13 @@ async def _listen(run: _Run, *, task_status: anyio.abc.TaskStatus[None]) -> None
 
 
 class _Run:
-    def __init__(self, config: RunConfig, watcher: Watcher) -> None:
+    def __init__(self, config: RunConfig, watcher: Watcher, seats: Seats | None = None) -> None:
         if config.open_loop is not None:  # requests leave on time while the loop is busy making others
             config = replace(config, access=replace(config.access, threaded=True))
         self.config = config
         self.watcher = watcher
+        self.seats = seats  # of workers on other machines
+        self.remote: RemoteFleet | None = None
         self.workload = workload_of(config)
         self.target = target_of(config, self.workload)
         self.dialect = find_dialect(self.target.endpoint)
@@ -252,6 +260,9 @@ class _Run:
         self.manifest = (
             opening if earlier is None else earlier.gone_on(self.setting, self.started_epoch_ns, self.step, self.lost)
         )
+        if self.seats is not None:
+            placed_now = {**self.seats.facts(), "steps": [], "lost": []}
+            self.manifest["workers"] = with_earlier(self.manifest.get("workers"), placed_now)
         if changed is not None:
             self.manifest["notes"] = [*self.manifest["notes"], changed]
         self.journal.log().write_manifest(self.manifest)
@@ -294,6 +305,7 @@ class _Run:
             budget=self.budget,
             control=self.control,
             on_record=self._ended,
+            seats=self.seats,
         )
         try:
             async with steps:
@@ -304,6 +316,7 @@ class _Run:
                         break
                     await self._step(steps, decision)
                     host.release_memory()  # the step's rows
+                    self.remote = steps.remote
                     await self._recover(prepared)
         except LoadgenError as fault:  # the log cannot be written
             error = fault
@@ -423,6 +436,8 @@ class _Run:
         most = max((s.output_throughput.value for s in self.summaries if s.output_throughput), default=0.0)
         streams = max((s.concurrency_peak or 0 for s in self.summaries), default=0)
         self.manifest["notes"] = [*self.manifest.get("notes", ()), *self.recovery.notes]
+        if self.remote is not None:
+            self.manifest["workers"] = with_earlier(self.manifest.get("workers"), self.remote.facts())
         self.manifest = closing_manifest(
             self.manifest,
             status=status,
@@ -432,7 +447,7 @@ class _Run:
             exit_code=int(code),
             error=str(error) if error else None,
             scraping=self.server.closing(),
-            carries=cite(calibration, most, streams) if calibration else None,
+            carries=cite(calibration, most, streams) if calibration and self.seats is None else None,
             notes=self._closing_notes(stop),
         )
         try:
@@ -461,7 +476,8 @@ class _Run:
 
     def _closing_notes(self, stop: Stop) -> list[str]:
         faults = self.setting.addresses.faults
-        notes = [
+        notes = [] if self.remote is None else [self.remote.note()]
+        notes += [
             f"{address} did not always answer ({words}): its connections went to other addresses of that name"
             for address, words in faults.items()
             if address not in self.faults_told

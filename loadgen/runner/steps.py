@@ -1,4 +1,4 @@
-"""Measures one step after the other, in this process or, where one is not enough, in several."""
+"""Measures one step after the other, in this process or, where one is not enough, in several, here or elsewhere."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from ..client.driver import Control, Progress, StepPlan, run_step
 from ..client.health import Watch, quiet
 from ..client.openloop import run_open_step
 from ..client.preflight import Prepared
+from ..client.remote import RemoteFleet, Seats
 from ..client.workers import Fleet, configuration
 from ..errors import LoadgenError, ReaderGoneError
 from ..log.columns import ColumnBuilder
@@ -42,10 +43,12 @@ class Steps:
         budget: Budget,
         control: Control,
         on_record: Callable[[Record], None],
+        seats: Seats | None = None,
     ) -> None:
         self.setting, self.prepared = setting, prepared
         self.log, self.budget, self.control = log, budget, control
         self.on_record = on_record
+        self.seats = seats
         self._fleet: Fleet | None = None
         self._stack = AsyncExitStack()
         self._fault: LoadgenError | None = None
@@ -72,7 +75,7 @@ class Steps:
 
         Raises LoadgenError where what was measured cannot be kept.
         """
-        if workers > 1:
+        if workers > 1 or self.seats is not None:
             result = await self._shared(plan, rows, workers, events, on_progress)
         else:
             result = await self._alone(plan, rows, on_progress), rows
@@ -169,10 +172,23 @@ class Steps:
                 tokenizer=config.tokenizer,
                 context=self.prepared.facts.context_length,
             )
-            fleet = Fleet(known, lambda worker: str(folder.part(worker)), zero_ns=setting.zero_ns)
+
+            def part_of(worker: int) -> str:
+                return str(folder.part(worker))
+
+            fleet = (
+                Fleet(known, part_of, zero_ns=setting.zero_ns)
+                if self.seats is None
+                else RemoteFleet(known, part_of, zero_ns=setting.zero_ns, seats=self.seats)
+            )
             self._fleet = await self._stack.enter_async_context(fleet)
         await self._fleet.grow(workers)
         return self._fleet
+
+    @property
+    def remote(self) -> RemoteFleet | None:
+        """The workers on other machines, once there are any."""
+        return self._fleet if isinstance(self._fleet, RemoteFleet) else None
 
     def _failed(self, fault: LoadgenError) -> None:
         """What cannot be kept is not sent any more."""

@@ -62,7 +62,7 @@ class Told:
 
     @functools.cached_property
     def table(self) -> Columns:
-        return self.builder().columns()
+        return self.builder().table()
 
     @functools.cached_property
     def counted(self) -> Columns:
@@ -160,33 +160,14 @@ def _buckets(told: Told, by: Sequence[str]) -> list[Buckets]:
 def findings_of(told: Told, language: str = "en") -> list[Finding]:
     """What a diagnosis finds, as items of a page."""
     from ..analysis.diagnose import diagnose
-    from ..report.page.notes import Finding
+    from ..report.page.notes import found_by
     from ..report.words import Words
     from .diagnose import measured
 
     if not told.summaries:
         return []
     words = Words(language)
-    return [
-        Finding(
-            found.gravity,
-            found.sentence,
-            words.cause(found.cause, found.title),
-            tuple(f"{fact.what}: {_amount(fact.value, fact.unit)}" for fact in found.facts),
-            found.change,
-            CHART_OF.get(found.cause, ""),
-        )
-        for found in diagnose(measured(told)).findings
-    ]
-
-
-def _amount(value: float, unit: str) -> str:
-    from ..report.numbers import number, percent
-
-    if unit == "share":
-        return percent(value)
-    shown = f"{value:,.0f}" if value == round(value) else number(value)
-    return f"{shown} {'×' if unit == 'times' else unit}".rstrip()
+    return [found_by(one, words, CHART_OF.get(one.cause, "")) for one in diagnose(measured(told)).findings]
 
 
 def write_page(path: str, page: str) -> None:

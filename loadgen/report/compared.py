@@ -137,6 +137,10 @@ def metric_name(d: Difference) -> str:
     return "output throughput" if d.percentile is None else f"p{d.percentile:g} {d.metric.upper()}"
 
 
+def difference_unit(d: Difference) -> str:
+    return "tokens/s" if d.percentile is None else "ms"
+
+
 def sentence(d: Difference, b: str = "B") -> str:
     """One difference in plain words."""
     name = metric_name(d)
@@ -145,8 +149,7 @@ def sentence(d: Difference, b: str = "B") -> str:
         return f"{name} cannot be compared: {lacking} has none"
     ratio = d.ratio.ratio
     change = f"{_signed(ratio.value - 1)}"
-    unit = "tokens/s" if d.percentile is None else "ms"
-    values = f": {number(d.a)} → {number(d.b)} {unit}" if d.a is not None and d.b is not None else ""
+    values = f": {number(d.a)} → {number(d.b)} {difference_unit(d)}" if d.a is not None and d.b is not None else ""
     if ratio.low is None or ratio.high is None:
         return f"{name} {change}{values}; too few requests to tell it from chance"
     span = f"[{_signed(ratio.low - 1)}, {_signed(ratio.high - 1)}]"
@@ -251,7 +254,7 @@ def difference_object(d: Difference, b: str = "B") -> dict[str, Any]:
         "metric": d.metric,
         "percentile": d.percentile,
         **load_object(d.load),
-        "unit": "tokens/s" if d.percentile is None else "ms",
+        "unit": difference_unit(d),
         "a": d.a,
         "b": d.b,
         "ratio": ratio.value if ratio else None,

@@ -1,12 +1,14 @@
 """The words of charts and pages in every language: one table, complete or it does not pass its test. Pure.
 
-Figures, names and units are the same in all. What a server, a log or the analysis says in its own words is not
-translated.
+Figures, names and units are the same in all, and so is what a server says. Sentences of the analysis and of a run's log
+come in English; `said` has them in the language.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+from .chinese import chinese
 
 LANGUAGES = ("en", "zh")
 
@@ -203,8 +205,10 @@ TABLE: dict[str, tuple[str, str]] = {
     ),
     "page.not_drawn": ("This run has nothing for: {charts}.", "本次运行没有以下图表所需的数据：{charts}。"),
     "page.nothing": ("No request was measured.", "没有测量到任何请求。"),
-    "page.original": ("", "（以下为分析原文，英文）"),
     "page.evidence": ("Evidence", "依据"),
+    "page.colon": (": ", "："),
+    "page.label": ("{title}. {caption}", "{title}。{caption}"),
+    "page.fact": ("{what}: {value}", "{what}：{value}"),
     "page.try": ("Try", "建议"),
     "page.no_findings": ("Nothing out of the ordinary was found.", "未发现异常。"),
     "page.no_error": (
@@ -254,11 +258,13 @@ TABLE: dict[str, tuple[str, str]] = {
     "answer.peak": ("The highest output throughput is {peak} tokens/s.", "最高输出吞吐量为 {peak} token/s。"),
     "answer.measured": ("Measured: {load}.", "已测量：{load}。"),
     "answer.in_flight": ("{n} concurrent requests", "{n} 个并发请求"),
+    "answer.conversations": ("{n} conversations/s", "每秒 {n} 个会话"),
     "answer.per_second": ("{n} requests/s", "每秒 {n} 个请求"),
     "answer.stopped": ("The run ended by: {reason}.", "运行结束原因：{reason}。"),
     "answer.failed": ("{failed} of {n} measured requests failed.", "{n} 个测量请求中有 {failed} 个失败。"),
     "answer.at": ("at {load}", "{load}时"),
     "answer.differs": ("{run}: {what} {change}, {result}.", "{run}：{what} {change}，{result}。"),
+    "answer.values": (" ({a} → {b} {unit})", "（{a} → {b} {unit}）"),
     "answer.same": (
         "No difference between A and {run} is established in the primary figures.",
         "A 与 {run} 的主要指标之间未确立差异。",
@@ -288,8 +294,10 @@ TABLE: dict[str, tuple[str, str]] = {
     "fact.started": ("started", "开始时间"),
     "fact.definitions": ("definitions", "定义版本"),
     "fact.host": ("client", "客户端"),
+    "fact.limit": ("the limit", "瓶颈"),
     "fact.stop": ("stop reason", "停止原因"),
     "fact.describe": ("described as", "说明"),
+    "fact.attainment": ("attainment {share}", "达标率 {share}"),
     "fact.unknown": ("unknown", "未知"),
     "fact.of_them_failed": ("{n}, {failed} failed", "{n}，失败 {failed}"),
     # definitions
@@ -344,7 +352,7 @@ CAUSES_ZH: dict[str, str] = {
     "long_prompts": "长提示阻塞其他请求",
     "prefill_bound": "预填充是瓶颈",
     "decode_bound": "解码是瓶颈",
-    "unsteady": "服务器状态前后不一致",
+    "unsteady": "步骤不稳定",
     "unidentified": "未确定原因",
 }
 
@@ -358,6 +366,18 @@ class Words:
     def __call__(self, key: str, **values: object) -> str:
         text = TABLE[key][LANGUAGES.index(self.language)]
         return text.format(**values) if values else text
+
+    def said(self, text: str) -> str:
+        """A sentence of the analysis, or a part of one; as it is where the language has none for it."""
+        return (chinese(text) or text) if self.language == "zh" else text
+
+    def told(self, text: str) -> str:
+        """The same of several between dots."""
+        return " · ".join(map(self.said, text.split(" · ")))
+
+    def sentences(self, *texts: str) -> str:
+        """One after the other."""
+        return ("" if self.language == "zh" else " ").join(texts)
 
     def cause(self, name: str, title: str) -> str:
         """The title of a diagnosis' cause."""

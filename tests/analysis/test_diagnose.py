@@ -22,6 +22,7 @@ from loadgen.records import OUTCOMES, Record, Slo
 from loadgen.simulator.engine import EngineConfig
 from loadgen.simulator.presets import machine_named, served
 from loadgen.slo import parse_slo
+from tests.report.chinese import prose, said_of
 from tests.thorough import examples
 
 from .record_samples import steps
@@ -77,6 +78,7 @@ def test_the_planted_cause_comes_first(one: Planted) -> None:
     assert found.first.cause == one.cause, [finding.cause for finding in found.findings]
     assert found.first.facts
     assert found.first.change
+    assert prose(said_of(found), data=["internal server error"]) == []
 
 
 @pytest.mark.parametrize("metrics", [False, True])
@@ -93,6 +95,7 @@ def test_what_is_wrong_without_a_cause_is_said_to_be_so() -> None:
     again = summarise_run(found.columns, slo)
     said = diagnose(replace(found, summaries=again, slo=slo))
     assert [finding.cause for finding in said.findings] == ["unidentified"]
+    assert prose(said_of(said)) == []
     assert not said.failed
     assert said.checks[0].good is False
 

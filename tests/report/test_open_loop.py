@@ -8,14 +8,18 @@ import json
 import pytest
 
 from loadgen.analysis import summarise
+from loadgen.analysis.series import series
 from loadgen.client.driver import Progress
 from loadgen.log import codec
 from loadgen.log.columns import columns
 from loadgen.records import LevelResult, Observation, Slo, StepSummary, Stop, Window
+from loadgen.report.charts.figure import View
 from loadgen.report.facts import RunFacts
 from loadgen.report.jsonout import report_object
 from loadgen.report.live import Lines, step_lines
+from loadgen.report.page.run import load_words
 from loadgen.report.text import WIDTH, Mark, render
+from loadgen.report.words import Words
 from tests.report.summaries import record
 
 SECOND = 10**9
@@ -34,6 +38,22 @@ def step(*, held_back: int = 0, not_dispatched: int = 0, e2e_s: float = 0.24, la
         not_dispatched=not_dispatched, max_in_flight=2 if held_back else None,
     )  # fmt: skip
     return summarise(columns(records), 1, Slo(), seen)
+
+
+@pytest.mark.parametrize(
+    ("sessions", "traced", "language", "told"),
+    [
+        (0, False, "zh", "每秒 20 个请求"),
+        (3, False, "zh", "每秒 20 个会话"),
+        (3, False, "en", "20 conversations/s"),
+        (3, True, "en", "20 requests/s"),
+    ],
+)
+def test_a_page_tells_a_rate_as_what_it_is_of(sessions: int, traced: bool, language: str, told: str) -> None:
+    summaries = [dataclasses.replace(step(), sessions=sessions)]
+    facts = RunFacts("results/RUN", traced=traced)
+    view = View(facts, summaries, {}, STOP, Slo(), series(columns([]), summaries), words=Words(language))
+    assert load_words(view, 20.0) == told
 
 
 def screen(summary: StepSummary) -> str:

@@ -13,7 +13,7 @@ from altair.utils.schemapi import debug_mode
 from ...analysis.compare import Compared, Comparison, Difference
 from ...records import StepSummary
 from ..compared import letter, metric_name, short
-from ..numbers import number, with_error, with_interval
+from ..numbers import NONE, number, with_error, with_interval
 from ..text import load_cell
 from ..words import ENGLISH, Words
 from .figure import WIDTH, Figure, Table, thinned
@@ -150,7 +150,7 @@ def differences(several: Several) -> Figure | None:
         return None
     spec = config(alt.vconcat(*panels).resolve_scale(color="shared", x="independent", y="independent"))
     n = sum(s.requests.get("ok", 0) for steps in several.runs for s in steps)
-    caption = w("caption.differences") + " " + w("caption.count", n=f"{n:,}", runs=len(several.runs))
+    caption = w.sentences(w("caption.differences"), w("caption.count", n=f"{n:,}", runs=len(several.runs)))
     return Figure("differences", w("title.differences"), caption, spec, difference_table(several))
 
 
@@ -176,10 +176,10 @@ def difference_table(several: Several) -> Table:
         for d in [*one.curve, *one.differences]:
             if d.ratio is None:
                 continue
-            e = d.ratio.ratio
-            span = f"{signed(e.value)}" + (f" [{signed(e.low)}, {signed(e.high)}]" if e.low and e.high else "")
             counts = f"{_n(n[0], d)} / {_n(n[i], d)}"
-            rows.append((letter(i), short(d), number(d.a), number(d.b), span, counts, w(f"mark.{outcome(d)}")))
+            rows.append(
+                (letter(i), w.said(short(d)), number(d.a), number(d.b), span(d), counts, w(f"mark.{outcome(d)}"))
+            )
     head = (w("table.run"), w("table.metric"), "A", "B", w("table.change"), "n (A / B)", w("table.result"))
     return Table(head, tuple(rows))
 
@@ -188,6 +188,14 @@ def _n(counts: dict[float, int], d: Difference) -> str:
     if d.load is None or len(counts) == 1:
         return f"{sum(counts.values()):,}"
     return f"{counts.get(d.load.value, 0):,}"
+
+
+def span(d: Difference) -> str:
+    """`+12.3 % [+10.1 %, +14.6 %]`."""
+    if d.ratio is None:
+        return NONE
+    e = d.ratio.ratio
+    return signed(e.value) + (f" [{signed(e.low)}, {signed(e.high)}]" if e.low and e.high else "")
 
 
 def signed(ratio: float) -> str:
@@ -213,7 +221,7 @@ def _change(several: Several, d: Difference) -> dict[str, Any] | None:
         "low": value if low is None else low,
         "high": value if high is None else high,
         "result": w(f"mark.{outcome(d)}"),
-        "tip": f"{short(d)}: {signed(e.value)}, {w(f'mark.{outcome(d)}')}",
+        "tip": f"{w.said(short(d))}: {signed(e.value)}, {w(f'mark.{outcome(d)}')}",
     }
 
 

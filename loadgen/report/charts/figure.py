@@ -52,8 +52,12 @@ class View:
     def load_title(self) -> str:
         if not self.open_loop:
             return self.words("axis.in_flight")
-        sessions = any(s.sessions for s in self.summaries) and not self.facts.traced
-        return self.words("axis.conversations" if sessions else "axis.rate")
+        return self.words("axis.conversations" if self.of_conversations else "axis.rate")
+
+    @property
+    def of_conversations(self) -> bool:
+        """Is its rate one of conversations, not of requests?"""
+        return self.open_loop and not self.facts.traced and any(s.sessions for s in self.summaries)
 
     @property
     def drawn(self) -> list[StepSummary]:

@@ -46,7 +46,7 @@ def buckets(view: View) -> Figure | None:
         told.append(w("caption.bucketed", n=f"{n:,}", where=where))
     if not panels:
         return None
-    caption = " ".join([*dict.fromkeys(told), w("caption.buckets", least=LEAST)])
+    caption = w.sentences(*dict.fromkeys(told), w("caption.buckets", least=LEAST))
     chart = alt.vconcat(*panels)
     head = (
         w("table.bucket"),

@@ -88,7 +88,7 @@ def throughput(view: View) -> Figure | None:
     n = sum(s.requests.get("ok", 0) for s, _ in known)
     caption = w("caption.throughput", n=f"{n:,}", steps=len(known))
     if star is not None:
-        caption += " " + w("caption.knee", knee=number(star))
+        caption = w.sentences(caption, w("caption.knee", knee=number(star)))
     chart = alt.layer(*layers).properties(width=view.width, height=240)
     head = (
         view.load_title,
@@ -210,7 +210,7 @@ def latency(view: View) -> Figure | None:
                         label,
                         load_cell(s),
                         number(half.value),
-                        with_interval(high),
+                        with_interval(high) if high is None or high.established else w("mark.weak"),
                         f"p{tail:g}",
                         f"{found.n:,}",
                         f"{s.failed:,}",

@@ -67,7 +67,7 @@ def timeline(view: View) -> Figure | None:
     last = len(tracks) - 1
     panels = [_track(view, *track, x_domain, shades, labelled=i == 0, last=i == last) for i, track in enumerate(tracks)]
     told = [w("caption.server")] if line.server else []
-    caption = " ".join([w("caption.timeline", n=f"{line.n:,}", bins=len(middle)), *told])
+    caption = w.sentences(w("caption.timeline", n=f"{line.n:,}", bins=len(middle)), *told)
     chart = alt.vconcat(*panels, spacing=10).resolve_scale(color="independent")
     return Figure("timeline", w("title.timeline"), caption, config(chart), _span_table(view, line), wide=True)
 

@@ -63,9 +63,9 @@ def pareto(view: View) -> Figure | None:
     n = sum(s.requests.get("ok", 0) for s, _, _ in known)
     caption = w("caption.pareto", n=f"{n:,}", steps=len(known))
     if view.gpus:
-        caption += " " + w("caption.gpus", gpus=f"{view.gpus:,}")
+        caption = w.sentences(caption, w("caption.gpus", gpus=f"{view.gpus:,}"))
     if per_hour:
-        caption += " " + w("caption.price", price=number(view.price))
+        caption = w.sentences(caption, w("caption.price", price=number(view.price)))
     full = Table((*head, w("table.front"), "n", w("table.failed")), tuple(table))
     return Figure("pareto", w("title.pareto"), caption, config(alt.vconcat(*panels)), full)
 

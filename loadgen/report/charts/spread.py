@@ -75,7 +75,7 @@ def itl(view: View) -> Figure | None:
     )
     caption = _caption(view, "caption.itl", curves)
     if any(s.estimated_itl for s in view.summaries):
-        caption += " " + w("caption.estimated")
+        caption = w.sentences(caption, w("caption.estimated"))
     table = _table(view, _quantile_rows(view, "itl", curves))
     return Figure("itl", w("title.itl"), caption, config(chart), table)
 
@@ -142,7 +142,7 @@ def _caption(view: View, key: str, curves: Mapping[int, Curve]) -> str:
     w = view.words
     text = w(key, n=f"{sum(curve.n for curve in curves.values()):,}", steps=len(curves))
     if view.series.steps > len(curves):
-        text += " " + w("caption.thinned", shown=len(curves), steps=view.series.steps)
+        text = w.sentences(text, w("caption.thinned", shown=len(curves), steps=view.series.steps))
     return text
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from ...analysis.compare import Comparison
 from ...analysis.conditions import Condition, changed, unknown
-from ..charts.compared import Several, compared_figures, difference_table, outcome, signed
+from ..charts.compared import Several, compared_figures, difference_table, outcome, span
 from ..charts.figure import Table
-from ..compared import letter, load_text, notes, sentence, short
+from ..compared import difference_unit, letter, load_text, notes, sentence, short
 from ..numbers import clean, number, with_error
 from ..text import load_cell
 from ..words import Words
@@ -15,6 +15,7 @@ from . import shell
 from .html import Html, foreign, join, tag
 
 MOST_SENTENCES = 6  # in the answer
+OWN_WORDS = frozenset({"searched", "simulated", "all=server default"})  # of `analysis.conditions`
 
 
 def compared_page(several: Several) -> str:
@@ -44,8 +45,8 @@ def _answer(several: Several) -> Html:
     w = several.words
     if several.refused:
         names = changed(several.compared.conditions)
-        why = w("page.changed_many", n=len(names), names=", ".join(names))
-        return tag("div", tag("p", tag("b", w("page.refused")), ": ", foreign(why)), class_="lead")
+        why = w("page.changed_many", n=len(names), names=_named(w, names))
+        return tag("div", tag("p", tag("b", w("page.refused")), w("page.colon"), foreign(why)), class_="lead")
     found = [tag("p", foreign(text)) for text in answer_sentences(several)]
     return tag("div", *found, class_="lead")
 
@@ -62,10 +63,10 @@ def answer_sentences(several: Several) -> list[str]:
                 where = f"At {load_text(d.load)}: " if d.load is not None else ""
                 said.append(f"{where}{sentence(d, letter(i))}.")
             elif d.ratio is not None:
-                what, change = short(d), signed(d.ratio.ratio.value)
-                said.append(
-                    w("answer.differs", run=letter(i), what=what, change=change, result=w(f"mark.{outcome(d)}"))
-                )
+                values = {"a": number(d.a), "b": number(d.b), "unit": w.said(difference_unit(d))}
+                change = span(d) + (w("answer.values", **values) if d.a is not None and d.b is not None else "")
+                told = {"what": w.said(short(d)), "change": change, "result": w(f"mark.{outcome(d)}")}
+                said.append(w("answer.differs", run=letter(i), **told))
         if not one.loads:
             said.append(w("answer.no_load", run=letter(i)))
         elif not established:
@@ -77,10 +78,10 @@ def _conditions(several: Several) -> Html:
     w, found = several.words, several.compared.conditions
     names, open_ones = changed(found), unknown(found)
     if len(names) > 1:
-        told = w("page.changed_many", n=len(names), names=", ".join(names))
+        told = w("page.changed_many", n=len(names), names=_named(w, names))
     else:
-        told = w("page.changed_one", name=names[0]) if names else w("page.changed_none")
-    more = w("page.unknown", names=", ".join(open_ones)) if open_ones else None
+        told = w("page.changed_one", name=w.said(names[0])) if names else w("page.changed_none")
+    more = w("page.unknown", names=_named(w, open_ones)) if open_ones else None
     head = (w("table.condition"), *(letter(i) for i in range(len(several.names))), w("table.result"))
     rows = tuple(_condition(w, one) for one in found)
     classes = [one.state if one.state == "changed" else None for one in found]
@@ -89,8 +90,17 @@ def _conditions(several: Several) -> Html:
 
 
 def _condition(w: Words, one: Condition) -> tuple[str, ...]:
-    values = (w("fact.unknown") if value is None else _short(clean(value)) for value in one.values)
-    return (one.name, *values, w(f"state.{one.state}"))
+    values = (w("fact.unknown") if value is None else _value(w, clean(value)) for value in one.values)
+    return (w.said(one.name), *values, w(f"state.{one.state}"))
+
+
+def _named(w: Words, names: list[str]) -> str:
+    return ("、" if w.language == "zh" else ", ").join(map(w.said, names))
+
+
+def _value(w: Words, value: str) -> str:
+    """As the manifests have it, but for what `conditions` says in words of its own."""
+    return w.said(value) if value in OWN_WORDS else _short(value)
 
 
 def _short(text: str, longest: int = 300) -> str:
@@ -99,7 +109,7 @@ def _short(text: str, longest: int = 300) -> str:
 
 def _notes(several: Several) -> Html | None:
     found = [
-        tag("li", tag("p", foreign(text), lang="en"), class_="info")
+        tag("li", tag("p", foreign(several.words.said(text))), class_="info")
         for i, one in enumerate(several.compared.against_first, 1)
         for text in _noted(one, i)
     ]

@@ -45,10 +45,15 @@ def run_page(view: View, findings: Sequence[Finding] = ()) -> str:
     server = view.facts.server
     about = [server.model or "", view.facts.target, _started(view.manifest)]
     head = join(
-        tag("h1", w("page.report"), ": " if server.model else None, foreign(server.model) if server.model else None),
+        tag(
+            "h1",
+            w("page.report"),
+            w("page.colon") if server.model else None,
+            foreign(server.model) if server.model else None,
+        ),
         tag("p", foreign(" · ".join(part for part in about if part)), class_="soft"),
     )
-    title = f"{w('page.report')}: {server.model or view.facts.source}"
+    title = f"{w('page.report')}{w('page.colon')}{server.model or view.facts.source}"
     return shell.document(w, title, sections, head, view.facts.source)
 
 
@@ -82,16 +87,17 @@ def answer_text(view: View) -> str:
     elif stop.broke is not None:
         said.append(w("answer.broke", broke=load_words(view, stop.broke), objectives=_broken(view, stop.broke)))
     else:
-        said.append(w("answer.stopped", reason=clean(stop.reason)))
+        said.append(w("answer.stopped", reason=w.said(clean(stop.reason))))
     if stop is not None and stop.peak_throughput is not None:
         said.append(w("answer.peak", peak=with_error(stop.peak_throughput)))
     if failed == sent:
         said.append(w("answer.failed", failed=f"{failed:,}", n=f"{sent:,}"))
-    return " ".join(said)
+    return w.sentences(*said)
 
 
 def load_words(view: View, load: float) -> str:
-    key = "answer.per_second" if view.open_loop else "answer.in_flight"
+    rate = "answer.conversations" if view.of_conversations else "answer.per_second"
+    key = rate if view.open_loop else "answer.in_flight"
     return view.words(key, n=f"{load:,g}")
 
 
@@ -218,7 +224,6 @@ def _part_table(w: Words, parts: Sequence[PartSummary], name: str) -> Table:
 def _findings(w: Words, findings: Sequence[Finding], drawn: set[str]) -> Html:
     if not findings:
         return tag("p", w("page.no_findings"))
-    original = w("page.original")
     items = []
     for one in findings:
         evidence = [tag("li", foreign(text)) for text in one.evidence]
@@ -230,20 +235,19 @@ def _findings(w: Words, findings: Sequence[Finding], drawn: set[str]) -> Html:
                     "p",
                     tag("b", w(f"level.{one.level}"), class_="level"),
                     " ",
-                    tag("b", foreign(f"{one.title}:")) if one.title else None,
-                    " ",
-                    tag("span", foreign(one.text), lang="en"),
+                    tag("b", foreign(one.title), w("page.colon")) if one.title else None,
+                    foreign(one.text),
                     " → " if chart else None,
                     chart,
                 ),
-                tag("p", w("page.try"), ": ", foreign(one.change), lang="en") if one.change else None,
-                tag("p", w("page.evidence"), ":") if evidence else None,
-                tag("ul", *evidence, lang="en") if evidence else None,
+                tag("p", w("page.try"), w("page.colon"), foreign(one.change)) if one.change else None,
+                tag("p", w("page.evidence"), w("page.colon")) if evidence else None,
+                tag("ul", *evidence) if evidence else None,
                 shell.table(w, one.table, w("page.evidence"), wordy=True) if one.table else None,
                 class_=one.level,
             )
         )
-    return join(tag("p", original, class_="soft") if original else None, tag("ul", *items, class_="findings"))
+    return tag("ul", *items, class_="findings")
 
 
 def _error(view: View, figure: Figure | None) -> Html:
@@ -257,10 +261,8 @@ def _error(view: View, figure: Figure | None) -> Html:
         return tag("p", w("page.no_error"))
     sentence = tag("p", w("page.error_bound", parts=(" · " if w.language == "zh" else ", ").join(parts)))
     s = shown_step(view) or view.summaries[-1]
-    named = {"error at most": w("legend.bound"), "client": w("fact.host")}
-    lines = [
-        (named.get(label, label), tag("span", foreign(text), lang="en")) for label, text in health_lines(s) if text
-    ]
+    named = {"error at most": w("legend.bound"), "client": w("fact.host"), "the limit": w("fact.limit")}
+    lines = [(named[label], foreign(w.told(text))) for label, text in health_lines(s) if text]
     return join(sentence, shell.charts(w, [figure]) if figure else None, shell.facts(lines))
 
 
@@ -281,32 +283,34 @@ def _conditions(view: View) -> Html:
             (w("fact.model"), run.server.model or unknown),
             (w("fact.context"), f"{run.server.context_length:,}" if run.server.context_length else ""),
             (w("fact.describe"), described),
-            (w("fact.workload"), run.workload or unknown),
-            (w("fact.objectives"), objectives + _attainment(view.slo)),
+            (w("fact.workload"), w.told(run.workload) or unknown),
+            (w("fact.objectives"), objectives + _attainment(w, view.slo)),
             (w("fact.seed"), f"{run.seed}" if run.seed is not None else ""),
-            (w("fact.clock"), run.clock),
+            (w("fact.clock"), w.told(run.clock)),
             (w("fact.started"), _started(m)),
-            (w("fact.status"), run.status),
-            (w("fact.stop"), view.stop.reason if view.stop else ""),
+            (w("fact.status"), w.said(run.status)),
+            (w("fact.stop"), w.said(view.stop.reason) if view.stop else ""),
             (w("fact.requests"), w("fact.of_them_failed", n=f"{run.requests:,}", failed=f"{run.failed:,}")),
-            (w("fact.host"), _told(m.get("host"))),
-            (w("fact.definitions"), _told(_within(m.get("definitions"), "version"))),
+            (w("fact.host"), _told(m.get("host"), w)),
+            (w("fact.definitions"), _told(_within(m.get("definitions"), "version"), w)),
         ]
     )
 
 
-def _attainment(slo: Slo) -> str:
-    return f", attainment {percent(slo.attainment)}" if any(o.percentile is None for o in slo.objectives) else ""
+def _attainment(w: Words, slo: Slo) -> str:
+    told = any(o.percentile is None for o in slo.objectives)
+    return f", {w('fact.attainment', share=percent(slo.attainment))}" if told else ""
 
 
 def _within(value: object, key: str) -> object:
     return value.get(key) if isinstance(value, Mapping) else None
 
 
-def _told(value: Any, longest: int = 400) -> str:
+def _told(value: Any, w: Words, longest: int = 400) -> str:
     """A part of a manifest, whatever it holds, on one line."""
     if isinstance(value, Mapping):
-        text = ", ".join(f"{k} {v}" for k, v in value.items() if not isinstance(v, (Mapping, list)) and v is not None)
+        known = {k: v for k, v in value.items() if not isinstance(v, (Mapping, list)) and v is not None}
+        text = ", ".join(f"{w.said(str(k))} {v}" for k, v in known.items())
     else:
         text = "" if value is None or isinstance(value, list) else str(value)
     text = clean(text)

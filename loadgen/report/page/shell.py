@@ -98,7 +98,7 @@ def charts(words: Words, figures: Sequence[Figure], broad: Sequence[Figure] = ()
 
 def _figure(words: Words, figure: Figure, broad: Figure | None) -> tuple[Html, float]:
     """The figure, and about how high it will be beside others."""
-    label = f"{figure.title}. {figure.caption}"
+    label = words("page.label", title=figure.title, caption=figure.caption)
     picture, height = drawn(figure.spec, figure.name, label)
     if broad is not None:
         picture = join(

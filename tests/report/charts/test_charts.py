@@ -43,7 +43,7 @@ def test_a_chart_is_valid_compiles_and_has_its_figures_in_a_table_with_n(view: V
     figure = CHARTS[name](view)
     assert figure is not None
     assert figure.name == name
-    few = {name: rows[:3] for name, rows in figure.spec["datasets"].items()}  # each row takes the validator its time
+    few = {name: rows[:1] for name, rows in figure.spec["datasets"].items()}  # each row takes the validator its time
     alt.Chart.from_dict({**figure.spec, "datasets": few}, validate=True)
     vl_convert.vegalite_to_vega(figure.spec, vl_version=VEGA_LITE)
     json.dumps(figure.spec, allow_nan=False)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+from html import unescape
 from pathlib import Path
 
 import pytest
 
 from loadgen.log.store import RunFolder
 from tests.cases.support import loadgen
+from tests.report.chinese import prose
 from tests.report.drawn import drawn_run
 from tests.report.page.test_html import HOSTILE, read
 from tests.thorough import THOROUGH
@@ -100,15 +102,31 @@ def test_a_page_says_the_answer_first_and_can_be_walked_with_keys(page: str) -> 
     assert page.count('class="scroll" tabindex="0"') >= 10
 
 
-def test_a_page_speaks_chinese(runs: list[Path], tmp_path: Path) -> None:
+def spoken(page: str) -> list[str]:
+    """All that a reader sees, hears or finds under the pointer, an element each."""
+    shown = re.sub(r"<style>.*?</style>", "", page, flags=re.DOTALL)
+    labels = [attributes.get("aria-label") or "" for _, attributes in read(page).tags]
+    return [text for part in re.split(r"<[^>]*>", shown) if (text := unescape(part).strip())] + labels
+
+
+def test_a_page_speaks_chinese_of_all_but_data(runs: list[Path], tmp_path: Path) -> None:
+    notes = ["interrupted before step 2, and resumed", "requests go to 2 servers in turn"]
+    run = drawn_run(tmp_path, each=150, levels=(1, 8, 16, 24, 64), manifest={"notes": notes})
     out = tmp_path / "zh.html"
-    ran = loadgen("report", str(runs[1]), "--step", "2", "--html", str(out), "--lang", "zh")
+    ran = loadgen("report", str(run), "--html", str(out), "--lang", "zh")
     assert ran.code == 0, ran.err
     page = out.read_text(encoding="utf-8")
     check(page)
     assert '<html lang="zh-Hans">' in page
-    assert "负载测试报告" in page
-    assert "吞吐量与负载" in page
+    for words in ("负载测试报告", "吞吐量与负载", "请求轮流发往 2 个服务器", "违反目标 ttft_p95"):
+        assert words in page
+    assert prose(spoken(page), data=["the server is busy"]) == []
+    ran = loadgen("compare", str(run), str(runs[1]), "--anyway", "--html", str(out), "--lang", "zh")
+    assert ran.code == 0, ran.err
+    compared = out.read_text(encoding="utf-8")
+    assert "仅 A 测量了 24、64" in compared
+    assert "指标定义" in compared
+    assert prose(spoken(compared)) == []
 
 
 def test_runs_side_by_side_are_a_page(runs: list[Path], tmp_path: Path) -> None:

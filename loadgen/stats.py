@@ -8,8 +8,10 @@ intervals are taken at that size (Korn and Graubard, Survey Methodology 24, 1998
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -76,6 +78,9 @@ def verdict_batches(n: int, concurrency: int) -> int:
 def batch_means(values: NDArray[Any], k: int) -> Floats:
     """Means of k consecutive, as equal as possible, batches; shape (k,). Needs 1 <= k <= len(values)."""
     edges = np.linspace(0, len(values), k + 1).astype(np.intp)
+    if values.dtype == np.bool_:  # the same, sooner
+        counts = [np.count_nonzero(values[start : max(end, start + 1)]) for start, end in pairwise(edges)]
+        return np.array(counts, dtype=np.float64) / np.diff(edges)
     return np.add.reduceat(values, edges[:-1], dtype=np.float64) / np.diff(edges)
 
 
@@ -107,7 +112,8 @@ def rate_interval(amounts: Floats, seconds: float) -> Estimate:
 
 def design_effect(indicator: NDArray[np.bool_], k: int) -> float:
     """max(1, (n/k) * s²(batch means) / (p(1-p))) of a time-ordered 0/1 sample; 1 where it does not vary."""
-    n, p = len(indicator), float(indicator.mean()) if len(indicator) else 0.0
+    n = len(indicator)
+    p = float(np.count_nonzero(indicator) / n) if n else 0.0
     if k < 2 or n < k or not 0.0 < p < 1.0:
         return 1.0
     return max(1.0, n / k * float(batch_means(indicator, k).var(ddof=1)) / (p * (1.0 - p)))
@@ -172,12 +178,15 @@ def binomial_ranks(n: int, q: float, alpha: float = 1 - LEVEL) -> tuple[int | No
         return None, None
     reach = 12 * math.sqrt(n * q * (1 - q)) + 12  # the tail beyond 12 sd is far below any alpha in use
     first, last = max(0, math.floor(n * q - reach)), min(n - 1, math.ceil(n * q + reach))
-    j = np.arange(first, last + 1)
-    cdf = special.betainc(n - j, j + 1.0, 1 - q)  # P(Bin(n, q) <= j)
-    below = int(np.searchsorted(cdf, alpha / 2, side="right"))  # number of j with cdf <= alpha/2
-    above = int(np.searchsorted(cdf, 1 - alpha / 2, side="left"))
+
+    def cdf(j: int) -> float:
+        return float(special.betainc(n - j, j + 1.0, 1 - q))  # P(Bin(n, q) <= j)
+
+    some = range(first, last + 1)
+    below = bisect.bisect_right(some, alpha / 2, key=cdf)  # number of j with cdf <= alpha/2
+    above = bisect.bisect_left(some, 1 - alpha / 2, key=cdf)
     lower = first + below if below else None  # the largest l with P(Bin <= l - 1) <= alpha/2
-    upper = first + above + 1 if above < len(j) else None
+    upper = first + above + 1 if above < len(some) else None
     return lower, upper
 
 

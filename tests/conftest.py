@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import importlib
 import os
-import tempfile
+import sys
+from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
+from typing import Any
+
+# Before NumPy is imported here and in every program that a test starts: without, each has a thread a CPU for algebra.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 # Imported by Hypothesis in the middle of a test otherwise, where CPython 3.11 can fail to compile it when the garbage
 # collector runs a finalizer meanwhile ("AST constructor recursion depth mismatch").
 import hypothesis.internal.conjecture.optimiser  # noqa: F401
+import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.thorough import examples
@@ -20,12 +28,31 @@ settings.register_profile(
 )
 settings.load_profile("loadgen")
 
-# Where bytecode may not be kept beside the sources, as in many containers, each program that a test starts would
-# compile all of them: it is kept elsewhere.
-if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
-    os.environ["PYTHONPYCACHEPREFIX"] = str(Path(tempfile.gettempdir()) / f"loadgen-tests-bytecode-{os.getuid()}")
+# Where no bytecode is kept, as in many containers, each program that a test starts would compile all of loadgen, and
+# each process of the tests all tests. Kept elsewhere, it would be that of the libraries as well, which is there.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
+HERE = Path(__file__).parent
 numbers = count()
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Each of several processes imports other tests first, and finds the rest compiled by the others: compiling takes
+    longer than all else before the first test, and all would do it for the same ones at the same time."""
+    worker: dict[str, Any] = getattr(session.config, "workerinput", {})
+    if worker and [session.config.rootpath / argument for argument in session.config.args] == [HERE]:
+        tests = sorted(HERE.rglob("test_*.py"))
+        for path in tests[int(worker["workerid"].removeprefix("gw")) :: worker["workercount"]]:
+            with contextlib.suppress(Exception, pytest.skip.Exception):  # which is told when it is collected
+                importlib.import_module(".".join(path.relative_to(HERE.parent).with_suffix("").parts))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def as_installed() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(HERE / "as_installed"), prepend=os.pathsep)
+        yield
 
 
 def pytest_runtest_setup() -> None:

@@ -17,7 +17,7 @@ from ..log.columns import NULL, Columns, Int64
 from ..records import FAILED_OUTCOMES, Distribution, StepSummary
 from . import metrics
 from .caching import cached_counts
-from .summary import latencies
+from .summary import latencies, request_latencies
 from .window import has_outcome, is_phase
 
 LEAST = 30  # effective requests
@@ -99,7 +99,7 @@ def _effective(ok: Columns, turnover: Mapping[int, int], share: float) -> float:
     total = 0.0
     for step in np.unique(ok.step):
         mine = ok.where(ok.step == step)
-        found = latencies(mine, max(1, round(turnover.get(int(step), 1) * share)))
+        found = request_latencies(mine, max(1, round(turnover.get(int(step), 1) * share)), JUDGED)
         medians = [q.n_effective for name in JUDGED if (q := found[name].at(50.0)) is not None]
         total += min(medians, default=0.0)
     return total

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import math
 
 import numpy as np
@@ -38,9 +39,12 @@ def _within(ascending: npt.NDArray[np.int64], q: float) -> tuple[float, float]:
     """Where the quantile lies of what a sample was drawn from, whatever that is: between two of its order statistics,
     as how many of n draws lie at or below the quantile is binomial (David and Nagaraja, Order Statistics, 7.1)."""
     n = len(ascending)
-    below = bdtr(np.arange(n + 1), n, q)  # of so many or fewer, the probability
-    low = int(np.searchsorted(below, DOUBT, side="right"))  # at least so many are at or below it
-    high = int(np.searchsorted(below, 1.0 - DOUBT)) + 1  # fewer than so many are below it
+
+    def below(k: int) -> float:
+        return float(bdtr(k, n, q))  # of so many or fewer, the probability
+
+    low = bisect.bisect_right(range(n + 1), DOUBT, key=below)  # at least so many are at or below it
+    high = bisect.bisect_left(range(n + 1), 1.0 - DOUBT, key=below) + 1  # fewer than so many are below it
     return (
         float(ascending[low - 1]) if low else -math.inf,
         float(ascending[high - 1]) if high <= n else math.inf,

@@ -58,8 +58,9 @@ def _prompts(c: Columns, window: Window, k: int) -> Floats:
 def _longest_gap(c: Columns, window: Window) -> bool:
     """Is the longest time without any arrival many times longer than usual? Arrivals are first and last tokens."""
     stamps = np.concatenate((c.first_token_ns, c.last_token_ns))
-    stamps = np.unique(stamps[(stamps != NULL) & (stamps >= window.start_ns) & (stamps <= window.end_ns)])
-    if len(stamps) < LEAST_SENDS:
-        return False
+    stamps = np.sort(stamps[(stamps != NULL) & (stamps >= window.start_ns) & (stamps <= window.end_ns)])
     gaps = np.diff(stamps)
+    gaps = gaps[gaps > 0]
+    if len(gaps) < LEAST_SENDS - 1:
+        return False
     return bool(gaps.max() > max(STALL * float(np.quantile(gaps, 0.95)), LEAST_STALL_NS))

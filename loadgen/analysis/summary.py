@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..log.columns import NULL, TIMEOUTS, UNKNOWN, ColumnBuilder, Columns, Int64
+from ..log.table import PART_EVENTS
 from ..records import (
     FAILED_OUTCOMES,
     FLAGS,
@@ -58,16 +60,18 @@ def summarise_run(
     server: Sequence[ServerSample] = (),
     *,
     uncounted: Collection[int] = (),
+    each: Callable[[Callable[[int], StepSummary], Sequence[int]], Iterable[StepSummary]] = map,
 ) -> list[StepSummary]:
     """All steps of a run in their order, also those of which only the driver knows, beside what the server told; the
-    `uncounted` are left out. Of a builder's events, no more than one step's are unpacked at a time."""
+    `uncounted` are left out. Of a builder's events, no more than one step's are unpacked at a time. `each` may do
+    several steps at once."""
     seen = {o.step: o for o in observations}
-    steps = sorted({*c.steps(), *seen} - set(uncounted))
-    found = []
-    for step in steps:
+
+    def one(step: int) -> StepSummary:
         mine = c.of_step(step) if isinstance(c, ColumnBuilder) else c
-        found.append(beside_server(summarise(mine, step, slo, seen.get(step)), mine, server))
-    return found
+        return beside_server(summarise(mine, step, slo, seen.get(step)), mine, server)
+
+    return list(each(one, sorted({*c.steps(), *seen} - set(uncounted))))
 
 
 def summarise(
@@ -275,17 +279,28 @@ def latencies(ok: Columns, concurrency: int) -> dict[str, Distribution]:
     return _latencies(ok, concurrency)[0]
 
 
+def request_latencies(ok: Columns, concurrency: int, names: Iterable[str]) -> dict[str, Distribution]:
+    """Those that each request has one value of."""
+    k = batch_count(len(ok), concurrency)
+    found: dict[str, Distribution] = {}
+    for name in names:
+        values = metrics.REQUEST_METRICS[name](ok)[time_order(ok, name)]
+        found[name] = distribution(values[~np.isnan(values)], k)
+    return found
+
+
 def _latencies(ok: Columns, concurrency: int) -> tuple[dict[str, Distribution], bool]:
     """The same, and whether any ITL was estimated."""
     k = batch_count(len(ok), concurrency)
-    found: dict[str, Distribution] = {}
-    for name, metric in metrics.REQUEST_METRICS.items():
-        values = metric(ok)[time_order(ok, name)]
-        found[name] = distribution(values[~np.isnan(values)], k)
+    found = request_latencies(ok, concurrency, metrics.REQUEST_METRICS)
     itl: list[Floats] = []
     chunks: list[Floats | None] = []  # None: as the ITL of the same part
     estimated = False
-    for part in ok.parts(time_order(ok, "e2e")):
+    order = time_order(ok, "e2e")
+    if metrics.one_each(ok):
+        found["itl"] = found["inter_chunk"] = distribution(_gaps(ok, order), k)
+        return found, False
+    for part in ok.parts(order):
         gaps = metrics.inter_chunk_values(part)
         if metrics.one_each(part):
             itl.append(gaps)
@@ -302,6 +317,23 @@ def _latencies(ok: Columns, concurrency: int) -> tuple[dict[str, Distribution], 
     return found, estimated
 
 
+def _gaps(ok: Columns, order: Int64) -> Floats:
+    """All gaps between events in ms, of requests in this order, as `metrics.inter_chunk`; some at a time, so that none
+    is held twice."""
+    counts = np.diff(ok.event_offsets)[order]
+    whole = np.empty(int(np.maximum(counts - 1, 0).sum()))
+    at = 0
+    cuts = np.searchsorted(np.cumsum(counts), np.arange(PART_EVENTS, int(counts.sum()), PART_EVENTS))
+    for rows, n in zip(np.split(order, cuts), np.split(counts, cuts), strict=True):
+        stamps = ok.events_at(rows)["event_ns"]
+        later = np.ones(len(stamps), dtype=np.bool_)
+        later[(np.cumsum(n) - n)[n > 0]] = False
+        upto = at + int(np.count_nonzero(later))
+        np.divide(np.diff(stamps)[later[1:]], 1e6, out=whole[at:upto])
+        at = upto
+    return whole
+
+
 def _joined(parts: list[Floats]) -> Floats:
     """Empties the list: no value is held twice for longer than it takes."""
     whole = np.concatenate(parts) if parts else np.empty(0)
@@ -313,12 +345,17 @@ def distribution(values: Floats, k: int) -> Distribution:
     """Mean, spread and percentiles of time-ordered values in ms; `std` divides by n, as NumPy does."""
     if len(values) == 0:
         return Distribution(0, None, None, None, ())
-    ranked = np.sort(values)
+    # Of a step's every gap: what is made on the way to the spread has room for the sorted ones. As `values.std()`.
+    ranked = values - values.mean()
+    ranked *= ranked
+    std = math.sqrt(float(ranked.sum()) / len(values))
+    ranked[:] = values
+    ranked.sort()
     found = (percentile(values, p, k, ranked) for p in PERCENTILES)
     return Distribution(
         n=len(values),
         mean=mean_interval(values, k),
-        std=float(values.std()),
+        std=std,
         max=float(ranked[-1]),
         percentiles=tuple(q for q in found if q is not None),
     )

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..log.columns import NULL, Bools, Columns, Int64
+from ..log.packed import one_for_all
 from ..records import OUTCOMES, PHASES, Window
 from .metrics import event_tokens, first_event_tokens
 
@@ -46,9 +47,11 @@ def tokens_in(c: Columns, edges: Floats) -> tuple[Floats, Floats]:
     """
     placed, guessed = np.zeros(len(edges) - 1), np.zeros(len(edges) - 1)
     for part in c.parts():
-        tokens = event_tokens(part)
-        placed += _histogram(part.event_ns, tokens.count, edges)
-        guessed += _histogram(part.event_ns[tokens.estimated], tokens.count[tokens.estimated], edges)
+        together, across = _placed_whole(part, edges)
+        rest = part if len(across) == len(part) else part.at(across)
+        tokens = event_tokens(rest)
+        placed += together + _histogram(rest.event_ns, tokens.count, edges)
+        guessed += _histogram(rest.event_ns[tokens.estimated], tokens.count[tokens.estimated], edges)
 
     whole = c.flag("not_streamed") & (np.diff(c.event_offsets) == 0)
     ended = whole & (c.last_token_ns != NULL) & (c.output_count != NULL)
@@ -72,13 +75,35 @@ def tokens_in(c: Columns, edges: Floats) -> tuple[Floats, Floats]:
     return placed + estimate, guessed + estimate
 
 
+def _placed_whole(c: Columns, edges: Floats) -> tuple[Floats, Int64]:
+    """The tokens of the requests whose events all lie between the same two edges, shape (k,), and the rows of the
+    others. Only where every event told its tokens: sums of whole numbers are the same in any order."""
+    k, counts = len(edges) - 1, np.diff(c.event_offsets)
+    rows, one = np.flatnonzero(counts), one_for_all(c.event_tokens)
+    if not len(rows) or (c.event_tokens[:1] if one else c.event_tokens).min() < 0:
+        return np.zeros(k), np.arange(len(c))
+    heads = c.event_offsets[:-1][rows]
+    first = _bins(np.minimum.reduceat(c.event_ns, heads), edges)
+    last = _bins(np.maximum.reduceat(c.event_ns, heads), edges)
+    tokens = counts[rows] * int(c.event_tokens[0]) if one else np.add.reduceat(c.event_tokens, heads, dtype=np.int64)
+    inside = (first == last) & (first >= 0) & (first < k)
+    whole = np.bincount(first[inside], weights=tokens[inside], minlength=k).astype(np.float64)
+    return whole, rows[first != last]
+
+
 def _histogram(stamps: Int64, weights: Floats, edges: Floats) -> Floats:
     """Weights by bin, every bin but the first open to the left: what arrives at an edge belongs to the time before."""
     k = len(edges) - 1
-    at = np.searchsorted(edges, stamps, side="left") - 1
-    at[stamps == edges[0]] = 0
+    at = _bins(stamps, edges)
     inside = (at >= 0) & (at < k)
     return np.bincount(at[inside], weights=weights[inside], minlength=k).astype(np.float64)
+
+
+def _bins(stamps: Int64, edges: Floats) -> Int64:
+    """Between which two edges each stamp lies; -1 before the first, k after the last of k + 1."""
+    at = np.searchsorted(edges, stamps, side="left") - 1
+    at[stamps == edges[0]] = 0
+    return at
 
 
 def completions_in(c: Columns, edges: Floats) -> Floats:

@@ -29,7 +29,7 @@ def print_beside(
     from ..analysis import summarise_run
     from ..analysis.ceiling import ceilings
     from ..analysis.planning import plan as planned
-    from ..log.columns import columns
+    from ..log.quick import read_columns
     from ..log.store import open_run
     from ..report.ceiling import ceiling_lines, ceiling_object
     from ..report.memory_chart import write_memory_chart
@@ -40,7 +40,7 @@ def print_beside(
     if wrong := next((name for name in ("workload", "input_len", "output_len") if given[name] is not None), None):
         raise UsageError(f"--{wrong.replace('_', '-')} is the run's own with --run", "leave it out")
     run = open_run(given["run_path"])
-    table = columns(run.records()).without(run.uncounted)
+    table = read_columns(run).without(run.uncounted)
     slo = parse_slo(given["slo"]) if given["slo"] else manifest_slo(run.manifest)
     summaries = summarise_run(table, slo, run.observations, run.server, uncounted=run.uncounted)
     model, on = _machine(run.manifest or {}, dict(given), model_of, deployment_of)

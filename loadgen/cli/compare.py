@@ -77,11 +77,11 @@ def run_side(path: str, slo: Slo | None = None) -> RunSide:
     """A log as one side of a comparison."""
     from ..analysis import summarise_run
     from ..analysis.compare import RunSide
-    from ..log.columns import columns
+    from ..log.quick import read_columns
     from ..log.store import open_run
     from ..records import Slo
 
     run = open_run(path)
-    table = columns(run.records()).without(run.uncounted)
+    table = read_columns(run).without(run.uncounted)
     seen = [one for one in run.observations if one.step not in run.uncounted]
     return RunSide(run.source, run.manifest, table, summarise_run(table, slo or Slo(), seen, run.server))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import importlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from ..log.store import Run
     from ..records import Slo
 
+MANY_REQUESTS = 5_000  # of a log whose steps are shared out among processes,
+MOST_EVENTS = 50_000_000  # which unpack no more than these at a time: 1.2 GB
 _CODE = ("analysis", "log", "records.py", "stats.py", "slo.py", "errors.py")  # what a summary depends on
 
 
@@ -37,7 +40,8 @@ def digest(run: Run, slo: Slo) -> tuple[Digest, Callable[[], ColumnBuilder]]:
     from ..log.quick import read
 
     place = cache.place_of(run)
-    builder = functools.cache(lambda: read(run))
+    # Loading what sums up takes as long as reading thousands of requests.
+    builder = functools.cache(lambda: read(run, lambda: importlib.import_module("loadgen.analysis")))
     key = "" if place is None else _key(run, slo, place[1])
     if place is not None:
         try:
@@ -55,10 +59,18 @@ def digest(run: Run, slo: Slo) -> tuple[Digest, Callable[[], ColumnBuilder]]:
 
 def _digest(run: Run, slo: Slo, builder: ColumnBuilder) -> Digest:
     from ..analysis import summarise_run
-    from ..records import FAILED_OUTCOMES, OUTCOMES
+    from ..log import forked, typed
+    from ..records import FAILED_OUTCOMES, OUTCOMES, StepSummary
 
     outcome = builder.columns(events=False).outcome
-    summaries = summarise_run(builder, slo, run.observations, run.server, uncounted=run.uncounted)
+    # Copies of a process have their price: a short log's steps are summed up sooner than one has begun.
+    few = len(outcome) < MANY_REQUESTS
+    at_once = 1 if few else min(forked.usable_cpus(), max(1, MOST_EVENTS // max(1, builder.largest_step())))
+    way = forked.Way[StepSummary](
+        lambda s: [typed.dumps(s).encode()], lambda data: typed.loads(bytes(data), StepSummary)
+    )
+    each = functools.partial(forked.each, way=way, processes=at_once)
+    summaries = summarise_run(builder, slo, run.observations, run.server, uncounted=run.uncounted, each=each)
     return Digest(
         requests=len(outcome),
         failed=sum(int((outcome == OUTCOMES.index(name)).sum()) for name in FAILED_OUTCOMES),

@@ -26,7 +26,7 @@ def print_like(path: str, named: Mapping[str, str | None], given: Mapping[str, A
     import orjson
 
     from ..experiments.fitted import fit
-    from ..log.columns import columns
+    from ..log.quick import read_columns
     from ..log.store import open_run
     from ..report.fitted import fit_lines, fit_object
 
@@ -37,7 +37,7 @@ def print_like(path: str, named: Mapping[str, str | None], given: Mapping[str, A
     if wrong := next((name for name in _TRUTH if asked[name]), None):
         raise UsageError(f"--{wrong.replace('_', '-')} goes with --truth only", "leave it out: the run says it")
     run = open_run(path)
-    table = columns(run.records()).without(run.uncounted)
+    table = read_columns(run).without(run.uncounted)
     levels = _levels(run, table)
     if not levels:
         raise LogError(

@@ -31,11 +31,12 @@ import orjson
 from ..errors import Failure
 from ..records import FLAGS, OUTCOMES, PHASES, TOKEN_SOURCES
 from . import codec
-from .columns import TIMEOUTS, Block, ColumnBuilder, row_names
+from .columns import Block, ColumnBuilder
 from .packed import Packed
+from .rows import ROW, TIMEOUTS
 
 if TYPE_CHECKING:
-    from .store import Run
+    from .opened import Run
 
 FOLDER, COLUMNS = ".loadgen-cache", "columns"
 VERSION = 1  # of this layout
@@ -83,27 +84,29 @@ def load(folder: Path, of: Identity) -> tuple[ColumnBuilder, int] | None:
     Their arrays are read from the file as they are looked at."""
     try:
         with (folder / FOLDER / COLUMNS).open("rb") as file:
-            start = file.readline(1 << 30)
-            head = orjson.loads(start)
+            head = orjson.loads(file.readline(1 << 30))
             if head["version"] != VERSION or head["files"] != [list(one) for one in of.files]:
                 return None
-            if head["names"] != list(row_names()) or head["codes"] != _codes():
+            if head["names"] != list(ROW) or head["codes"] != _codes():
                 return None
-            return _unpacked(memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)), len(start), head)
+            return unpacked(memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)))
     except (OSError, ValueError, KeyError, TypeError, IndexError, codec.FaultError):
         return None
 
 
 def keep(folder: Path, of: Identity, builder: ColumnBuilder, truncated_lines: int) -> None:
     """Keep the columns read from these files. Nothing is said where that cannot be done: it is only slower then."""
+    head = {"version": VERSION, "files": of.files, "names": ROW, "codes": _codes()}
+    _write(folder / FOLDER, COLUMNS, packed(builder, truncated_lines, **head))
+
+
+def packed(builder: ColumnBuilder, truncated_lines: int, **more: Any) -> Iterator[bytes | memoryview]:
+    """Columns as bytes, which begin with a line of JSON that has `more` in it."""
     blocks, ids, errors, models, peers = builder.packed()
-    listed = [_column(packed) for block in blocks for packed in _columns_of(block)]
+    listed = [_column(one) for block in blocks for one in _columns_of(block)]
     text = orjson.dumps(ids)
     head = {
-        "version": VERSION,
-        "files": of.files,
-        "names": row_names(),
-        "codes": _codes(),
+        **more,
         "truncated_lines": truncated_lines,
         "columns": len(listed),
         "bounds": [len(block.bounds) for block in blocks],
@@ -112,18 +115,14 @@ def keep(folder: Path, of: Identity, builder: ColumnBuilder, truncated_lines: in
         "errors": [[row, codec.failure_object(one)] for row, one in errors.items()],
         "ids": len(text),
     }
-
-    def parts() -> Iterator[bytes | memoryview]:
-        yield codec.encode(head)
-        yield text
-        yield np.array(listed, dtype=np.int64).tobytes()
-        for block in blocks:
-            for packed in _columns_of(block):
-                if packed is not None and packed.codes is not None:
-                    yield np.ascontiguousarray(packed.codes).data
-            yield np.ascontiguousarray(block.bounds).data
-
-    _write(folder / FOLDER, COLUMNS, parts())
+    yield codec.encode(head)
+    yield text
+    yield np.array(listed, dtype=np.int64).tobytes()
+    for block in blocks:
+        for one in _columns_of(block):
+            if one is not None and one.codes is not None:
+                yield np.ascontiguousarray(one.codes).data
+        yield np.ascontiguousarray(block.bounds).data
 
 
 def recall(folder: Path, key: str) -> bytes | None:
@@ -174,13 +173,16 @@ def _column(packed: Packed | None) -> tuple[int, int, int]:
     return packed.n, packed.base, 0 if packed.codes is None else _KINDS.index(packed.codes.dtype)
 
 
-def _unpacked(data: memoryview, at: int, head: Mapping[str, Any]) -> tuple[ColumnBuilder, int]:
-    """The file's bytes from `at` on → its columns. Raises ValueError where it ends too early."""
+def unpacked(data: memoryview) -> tuple[ColumnBuilder, int]:
+    """The columns that were `packed`, and how many half-written lines there were. Raises ValueError where the bytes end
+    too early."""
+    at = _line_end(data)
+    head: Mapping[str, Any] = orjson.loads(data[:at])
     ids: list[str] = orjson.loads(data[at : at + head["ids"]])
     at += head["ids"]
     listed = np.frombuffer(data, dtype=np.int64, count=3 * head["columns"], offset=at).reshape(-1, 3).tolist()
     at += 24 * len(listed)
-    width = len(row_names()) + 2
+    width = len(ROW) + 2
     blocks = []
     for i, n_bounds in enumerate(head["bounds"]):
         columns: list[Packed | None] = []
@@ -199,3 +201,11 @@ def _unpacked(data: memoryview, at: int, head: Mapping[str, Any]) -> tuple[Colum
         raise ValueError("not the length it should have")
     errors: dict[int, Failure] = {int(row): codec.decode_failure(told) for row, told in head["errors"]}
     return ColumnBuilder.of(blocks, ids, errors, head["models"], head["peers"]), int(head["truncated_lines"])
+
+
+def _line_end(data: memoryview) -> int:
+    """How long the first line is."""
+    for size in (1 << 16, len(data)):
+        if (found := bytes(data[:size]).find(b"\n")) >= 0:
+            return found + 1
+    raise ValueError("no line")

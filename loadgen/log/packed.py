@@ -29,7 +29,7 @@ class Packed(NamedTuple):
 def pack(values: Int64, reference: Int64 | None = None) -> Packed:
     """`values` of shape (n,), n > 0, NULL among them; as differences from `reference` (no NULL in it) if given."""
     n = len(values)
-    if (reference is None or values[0] == NULL) and (values == values[0]).all():
+    if (reference is None or values[0] == NULL) and (one_for_all(values) or (values == values[0]).all()):
         return Packed(n, int(values[0]), None)
     null = values == NULL
     some = bool(null.any())

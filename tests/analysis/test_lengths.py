@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from loadgen.analysis.lengths import QUANTILES, _within, asked_lengths
+from loadgen.analysis.lengths import QUANTILES, _finite, _within, asked_lengths
 from loadgen.log.columns import columns
 from loadgen.records import InputTokens, OutputTokens, Record
 from tests.report.summaries import record
@@ -45,12 +45,11 @@ def test_the_quantiles_of_what_was_drawn_from_lie_within_their_bounds(kind: str,
              "equal": np.full((300, n), 7.0)}[kind]  # fmt: skip
     true = {"lognormal": np.exp(5 + np.array([0, 1.2816, 2.3263])), "coin": [10, 20, 20], "equal": [7, 7, 7]}[kind]
     widths = []
+    [found] = asked_lengths(columns([asking(i, max(1, round(one)), None) for i, one in enumerate(draws[0])])).values()
+    ranked = np.sort(np.maximum(1, draws[0].round()).astype(np.int64))
+    assert found.within == tuple(tuple(map(_finite, _within(ranked, q))) for q in QUANTILES)
     for sample in draws:
-        [found] = asked_lengths(
-            columns([asking(i, max(1, round(one)), None) for i, one in enumerate(sample[:1])])
-        ).values()
         within = [_within(np.sort(sample.round().astype(np.int64)), q) for q in QUANTILES]
-        assert len(found.within) == 3
         for (low, high), value in zip(within, true, strict=True):
             assert low <= value + 0.5 and high >= value - 0.5
         widths.append(within[0][1] / max(1.0, within[0][0]))

@@ -68,7 +68,7 @@ async def open_sender(
             dialect,
             options or RequestOptions("m"),
             zero_ns=0,
-            timeouts=timeouts or Timeouts(3, 5, 5, 20),
+            timeouts=timeouts or Timeouts(10, 20, 20, 60),
             **limits,
         )
 

@@ -318,12 +318,12 @@ class Admission:
 
 
 @pytest.mark.parametrize(
-    ("limit", "levels", "workers"), [(20, "4,16,32,64", 1), (128, "64,256", 1), (20, "16,32,64", 2)]
+    ("limit", "levels", "workers"), [(20, "8,16,32,64", 1), (128, "64,256", 1), (20, "16,32,64", 2)]
 )
 def test_r04_an_admission_limit_is_named(limit: int, levels: str, workers: int, tmp_path: Path) -> None:
     flags = ("--levels", levels, "--requests", "40", "--workers", str(workers))
     for output in tries(tmp_path):
-        with ThreadedServer(posts(Admission(limit, 150))) as server:
+        with ThreadedServer(posts(Admission(limit, 100))) as server:
             ran = loadgen("sweep", server.url, *QUICK, *flags, output=output)
         assert {r.status for r in ran.records() if r.outcome == "error"} <= {429}
         if not disturbed(ran):
@@ -445,7 +445,7 @@ def test_r05_with_wait_ready_a_server_that_comes_back_is_measured_on(back: bool,
 
 def test_r06_nothing_is_kept_of_requests_that_have_ended(make_sender: MakeSender) -> None:
     def many(request: Request) -> Any:
-        return [*(CU("a", k + 1) for k in range(20)), FIN("stop"), U(3, 20), DONE]
+        return [*(CU("a", k + 1) for k in range(5)), FIN("stop"), U(3, 5), DONE]
 
     async def main() -> list[int]:
         alive: list[int] = []

@@ -252,7 +252,7 @@ def test_t08_no_prompt_warms_another_across_steps_and_runs(seed: tuple[str, ...]
 
 
 def test_t08_nor_across_workers(tmp_path: Path) -> None:
-    shape = ("--workers", "3", "--levels", "3,6", "--requests", "12", *LADDER[4:], "--seed", "7")
+    shape = ("--workers", "2", "--levels", "2,4", "--requests", "12", *LADDER[4:], "--seed", "7")
     for output in tries(tmp_path):
         cache = PrefixCache()
         with ThreadedServer(posts(cache)) as server:
@@ -261,7 +261,7 @@ def test_t08_nor_across_workers(tmp_path: Path) -> None:
         if not disturbed(ran):
             break
     went_well(ran)
-    assert len({r.worker for r in ran.records()}) == 3
+    assert len({r.worker for r in ran.records()}) == 2
     assert len(cache.prompts) > 2 * 12
 
 

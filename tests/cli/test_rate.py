@@ -44,7 +44,7 @@ def test_a_rate_is_measured_logged_and_reported(call: Call, tmp_path: Path) -> N
 def test_a_limit_in_flight_binds_aloud(call: Call, tmp_path: Path) -> None:
     with ThreadedServer(serve(95)) as server:
         said = call(
-            "run", server.url, "--rate", "40/s", "-c", 2, "--duration", "2s", "--input-len", 20, "--output-len", 2,
+            "run", server.url, "--rate", "40/s", "-c", 2, "--duration", "1s", "--input-len", 20, "--output-len", 2,
             "--arrivals", "constant", "--warmup", 0, "-o", tmp_path, "--quiet",
         )  # fmt: skip
         assert server.peak_in_flight <= 4  # it may still be ending two answers when the next two come

@@ -82,14 +82,14 @@ def in_window(seen: Observation, stamps: list[int]) -> int:
 def test_thousands_of_requests_at_500_a_second(arrivals: Arrivals) -> None:
     durations = random.Random(1)
     seen, records, sender = run(
-        lambda: FakeSender(lambda n: durations.uniform(0.01, 0.3)), 500.0, arrivals=arrivals, requests=3_000
+        lambda: FakeSender(lambda n: durations.uniform(0.01, 0.3)), 500.0, arrivals=arrivals, requests=2_000
     )
     assert seen.window is not None
     measured = [r for r in records if r.phase == "measured"]
-    assert len(measured) == 3_000
-    window_s = (due(500.0, 3_001, arrivals)[-1] - LEAD_NS) / 1e9
-    assert seen.window.seconds == pytest.approx(window_s, rel=1e-6) == pytest.approx(6.0, rel=0.05)
-    assert in_window(seen, sorted(r.sent_ns or 0 for r in records)) == 3_000
+    assert len(measured) == 2_000
+    window_s = (due(500.0, 2_001, arrivals)[-1] - LEAD_NS) / 1e9
+    assert seen.window.seconds == pytest.approx(window_s, rel=1e-6) == pytest.approx(4.0, rel=0.05)
+    assert in_window(seen, sorted(r.sent_ns or 0 for r in records)) == 2_000
     assert [r.scheduled_ns for r in sorted(records, key=lambda r: r.id)] == due(500.0, len(records), arrivals)
     assert all(r.sent_ns == r.scheduled_ns for r in records), "each at its time, to the nanosecond"
     assert (seen.rate, seen.concurrency, seen.held_back, seen.not_dispatched) == (500.0, 0, 0, 0)

@@ -237,11 +237,12 @@ def test_a_step_in_progress_is_small() -> None:
     for tokens, requests, most in ((4, 30_000, 50 * 30_000), (500, 2_000, 8 * 500 * 2_000)):
         rng = np.random.default_rng(1)
         gaps = [int(gap) for gap in rng.integers(10**4, 10**5, tokens)]
+        stamps = rng.integers(10**6, 3 * 10**8, (requests, 3)).tolist()
         builder = ColumnBuilder(ids=False)
         tracemalloc.start()
         for i in range(requests):
             at = i * 2_000_000
-            first, last, done = (at + int(x) for x in rng.integers(10**6, 3 * 10**8, 3))
+            first, last, done = (at + x for x in stamps[i])
             builder.add(
                 replace(
                     RECORD,

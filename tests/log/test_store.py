@@ -262,6 +262,7 @@ def test_sigkill_loses_nothing_that_was_written(tmp_path: Path) -> None:
     code = f"""
 import dataclasses, itertools, sys
 sys.path[:0] = [{str(Path(__file__).parents[2])!r}]
+sys.modules.pop("trio", None)  # which Hypothesis may look for, if it is there
 from tests.log.record_strategies import RECORD
 from loadgen.log.store import RunFolder
 folder = RunFolder.create({str(tmp_path)!r}, "run")

@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import re
 import signal
 import subprocess
 import sys
 import urllib.request
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,9 +17,22 @@ from loadgen.simulator.capacity import capacity
 from loadgen.simulator.engine import EngineConfig
 from loadgen.simulator.presets import PRESETS
 from loadgen.simulator.server import bind
+from tests.cli.command import Call, caller
 
 ROOT = Path(__file__).parent.parent.parent
 COMMAND = [sys.executable, "-m", "loadgen", "simulate"]
+
+
+@pytest.fixture
+def call(capfd: pytest.CaptureFixture[str]) -> Call:
+    return caller(capfd)
+
+
+@pytest.fixture
+def taken() -> Iterator[int]:
+    """A port in use: nothing is served there, whatever else a command line may get away with."""
+    with bind("127.0.0.1", 0) as listening:
+        yield listening.getsockname()[1]
 
 
 @pytest.mark.parametrize(("how", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM)])
@@ -72,10 +85,10 @@ def test_it_tells_its_address_and_capacity_and_serves_until_stopped(how: signal.
         (["--kv", "contiguous", "--kv-blocks", "8"], "holds no reservation"),
     ],
 )
-def test_mistakes_are_one_sentence_and_exit_2(wrong: list[str], words: str) -> None:
-    done = subprocess.run([*COMMAND, *wrong], capture_output=True, text=True, cwd=ROOT, timeout=20)
-    assert done.returncode == 2
-    assert words in done.stderr and "Traceback" not in done.stderr
+def test_mistakes_are_one_sentence_and_exit_2(call: Call, taken: int, wrong: list[str], words: str) -> None:
+    said = call("simulate", "--port", taken, *wrong)
+    assert said.code == 2
+    assert words in said.err and "Traceback" not in said.err
 
 
 def test_every_switch_of_the_engine_has_its_flag() -> None:
@@ -124,21 +137,21 @@ def test_a_model_and_an_accelerator_are_the_preset_of_that_name(name: str) -> No
     assert (found.blocks, found.max_batched_tokens) == (config.blocks, config.max_batched_tokens)
 
 
-def test_presets_are_listed() -> None:
-    done = subprocess.run([*COMMAND, "--list-presets"], capture_output=True, text=True, cwd=ROOT, timeout=20)
-    assert done.returncode == 0
-    assert [line.split()[0] for line in done.stdout.splitlines()] == list(PRESETS)
+def test_presets_are_listed(call: Call) -> None:
+    said = call("simulate", "--list-presets")
+    assert said.code == 0
+    assert [line.split()[0] for line in said.out.splitlines()] == list(PRESETS)
 
 
-def test_the_truth_is_told_without_serving(tmp_path: Path) -> None:
+def test_the_truth_is_told_without_serving(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One in flight: TTFT = overhead + step + prefill, TPOT = step + decode; beyond the batch, requests queue."""
-    asked = [*COMMAND, "--truth", "--levels", "1,16,24", "--input-len", "64", "--output-len", "24-40"]
+    asked = ["simulate", "--truth", "--levels", "1,16,24", "--input-len", "64", "--output-len", "24-40"]
     asked += ["--slo", "ttft_p95=200ms", "--slo", "tpot=1ms", "--noise-sigma", "0", "--requests", "200"]
     asked += ["--replications", "3", "--json"]
-    where = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
-    done = subprocess.run(asked, capture_output=True, text=True, cwd=ROOT, timeout=60, env=where)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    said = call(*asked)
+    assert said.code == 0, said.err
+    found = json.loads(said.out)
     alone, full, more = found["levels"]
     assert alone["ttft_p50_ms"]["value"] == pytest.approx(22 + 12 + 64 * 0.085)
     assert alone["tpot_p99_ms"]["value"] == pytest.approx(12.2)
@@ -147,16 +160,12 @@ def test_the_truth_is_told_without_serving(tmp_path: Path) -> None:
     assert most["value"] == pytest.approx(capacity(EngineConfig(), 64, 32), rel=0.02) and 0 < most["error"] < 20
     assert 16 < found["crossings"]["ttft_p95 200 ms"]["load"] < 24
     assert found["crossings"]["tpot 1 ms"]["holds"] == "never"
-    table = subprocess.run(asked[:-1], capture_output=True, text=True, cwd=ROOT, timeout=60, env=where)
-    assert table.returncode == 0 and "ttft_p95 200 ms  holds up to" in table.stdout
+    table = call(*asked[:-1])
+    assert table.code == 0 and "ttft_p95 200 ms  holds up to" in table.out
 
 
-def test_a_port_in_use_is_one_sentence_and_exit_2() -> None:
-    with bind("127.0.0.1", 0) as taken:
-        port = taken.getsockname()[1]
-        done = subprocess.run(
-            [*COMMAND, "--port", str(port)], capture_output=True, text=True, cwd=ROOT, timeout=20, env=dict(os.environ)
-        )
-    assert done.returncode == 2
-    assert f"cannot listen on 127.0.0.1:{port}: address already in use" in done.stderr
-    assert "--port" in done.stderr and "Traceback" not in done.stderr
+def test_a_port_in_use_is_one_sentence_and_exit_2(call: Call, taken: int) -> None:
+    said = call("simulate", "--port", taken)
+    assert said.code == 2
+    assert f"cannot listen on 127.0.0.1:{taken}: address already in use" in said.err
+    assert "--port" in said.err and "Traceback" not in said.err

@@ -30,8 +30,9 @@ from loadgen.workload.lengths import (
     figures_of,
     ks_distance,
 )
+from tests.thorough import THOROUGH
 
-N = 100_000
+N = 100_000 if THOROUGH > 1 else 50_000
 # KS of N true draws stays below 1.95 / √N in all but one of a thousand tries; the seeds here are fixed.
 CLOSE = 1.95 / math.sqrt(N)
 

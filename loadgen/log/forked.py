@@ -158,11 +158,12 @@ def _copy(queue: int, work: Callable[[T], R], jobs: Sequence[T], way: Way[R], ou
                 if os.getppid() != parent:  # it was killed
                     break
                 try:
-                    parts = [memoryview(part).cast("B") for part in way.pack(work(jobs[number]))]
+                    result = work(jobs[number])
                 except Exception:  # the parent will say what is wrong, as it does this job again
                     _empty(queue)
                     break
-                size = sum(map(len, parts))
+                parts = [memoryview(part) for part in way.pack(result)]
+                size = sum(part.nbytes for part in parts)
                 file.write(np.array((number, size), dtype=_HEAD).tobytes().ljust(_ALIGNED, b"\0"))
                 for part in parts:
                     file.write(part)

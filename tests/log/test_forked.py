@@ -52,6 +52,22 @@ print(len({pid for pid, *_ in found}), me in {pid for pid, *_ in found})
     assert said(script) == "3 True"
 
 
+def test_arrays_of_any_length_come_back() -> None:
+    script = """
+def work(n):
+    time.sleep(0.02)
+    return os.getpid(), np.arange(n), np.empty((0, 2))
+way = forked.Way(
+    lambda found: [b"%8d" % found[0], found[1].data, found[2].data],
+    lambda data: (int(bytes(data[:8])), np.frombuffer(data[8:], dtype=np.int64), np.empty((0, 2))),
+)
+found = forked.each(work, range(30), way, 3)
+assert [one.tolist() for _, one, _ in found] == [list(range(n)) for n in range(30)]
+print(len({pid for pid, *_ in found}))
+"""
+    assert said(script) == "3"
+
+
 def test_this_process_does_something_else_while_copies_begin() -> None:
     script = """
 done = []

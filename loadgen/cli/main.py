@@ -89,12 +89,13 @@ def main(args: list[str] | None = None) -> Any:
 
 def _invoke(args: list[str] | None) -> int:
     try:
-        _check_text(sys.argv[1:] if args is None else args)
+        words = sys.argv[1:] if args is None else args
+        _check_text(words)
         if args is None and "_LOADGEN_COMPLETE" in os.environ:  # a shell asks what could be typed next
             with contextlib.suppress(LoadgenError, click.ClickException, SystemExit):
                 cli.main(prog_name="loadgen", complete_var="_LOADGEN_COMPLETE")
             return Exit.DONE
-        return int(cli.main(args=args, prog_name="loadgen", standalone_mode=False) or 0)
+        return int(cli.main(args=args, prog_name="loadgen", standalone_mode=False, obj=words) or 0)
     except (ReaderGoneError, BrokenPipeError):
         # The reader of our output has gone (`| head`): that is its right.
         _drop_stdout()

@@ -256,6 +256,13 @@ _EXCLUDING = (
 )
 
 
+def _words() -> list[str]:
+    """The command line, as `main` was given it."""
+    context = click.get_current_context(silent=True)
+    found = context.find_root().obj if context is not None else None
+    return found if isinstance(found, list) else sys.argv[1:]
+
+
 def run_config(
     verb: Any, plan: SweepPlan, flags: Mapping[str, Any], *, urls: Sequence[str], simulator: Mapping[str, Any] | None
 ) -> RunConfig:
@@ -373,7 +380,7 @@ def run_config(
         workers=flags["workers"] or None,
         ray=flags["ray"],
         simulator=simulator,
-        command=redacted_command(flags.get("command") or sys.argv[1:]),
+        command=redacted_command(flags.get("command") or _words()),
     )
 
 

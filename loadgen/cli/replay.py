@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from .values import Number, Whole
 
 if TYPE_CHECKING:
     from ..workload.traces.origin import Origin
+    from ..workload.traces.replayed import Replayed
 
 EPILOG = """\
 \b
@@ -63,20 +65,28 @@ def replay(source: str, concurrency: int | None, time_scale: float | None, **fla
             raise UsageError(f"--{name.replace('_', '-')} would change what the run sent", "leave it out")
     requests, manifest = _run(source)
     origin = _origin(manifest, flags)
-    names = _models(requests)
-    choice = Choice(
-        str(requests),
-        scale=time_scale or 1.0,
-        as_recorded=True,
-        models=len(names) > 1,
-        max_total=flags["max_total_len"],
-        run={
-            "name": requests.parent.name,
-            "requests_sha256": _sha256(requests),
-            "started_epoch_ns": (manifest or {}).get("started_epoch_ns"),
-            "shared": _lost(manifest, origin),
-        },
-    )
+    names, sent = _sent(requests)
+    told = {
+        "name": requests.parent.name,
+        "requests_sha256": _sha256(requests),
+        "started_epoch_ns": (manifest or {}).get("started_epoch_ns"),
+    }
+    again = _trace(manifest)
+    if again is not None:  # it is sent itself, as far as the run came
+        origin = again.origin
+        scale = again.choice.scale * (time_scale or 1.0)
+        choice = replace(again.choice, scale=scale, run=told, seconds=None, requests=None, looked_at=None)
+        flags["requests"] = min(sent, flags["requests"] or sent)
+        flags["seed"] = choice.seed if flags["seed"] is None else flags["seed"]
+    else:
+        choice = Choice(
+            str(requests),
+            scale=time_scale or 1.0,
+            as_recorded=True,
+            models=len(names) > 1,
+            max_total=flags["max_total_len"],
+            run={**told, "shared": _lost(manifest, origin)},
+        )
     if choice.models and flags["model"]:
         raise UsageError(f"the run asked for {len(names)} models by name, which --model would replace", "leave it out")
     flags["prompts"] = None
@@ -146,13 +156,27 @@ def _lost(manifest: dict[str, Any] | None, origin: Origin | None) -> bool:
     return origin is None and any(map(bool, found))
 
 
-def _models(requests: Path) -> tuple[str, ...]:
+def _trace(manifest: dict[str, Any] | None) -> Replayed | None:
+    """The trace whose requests the run sent, where they have text in common and it is still to be had."""
+    from ..workload.traces.looking import replayed_of
+
+    try:
+        found = replayed_of((manifest or {})["workload"]["made"]["trace"], None)
+    except (UsageError, KeyError, TypeError, ValueError, AttributeError):
+        return None
+    origin = found.origin
+    kept = origin if origin is None or origin.file is not None else replace(origin, nonce=None)
+    return replace(found, origin=kept)
+
+
+def _sent(requests: Path) -> tuple[tuple[str, ...], int]:
+    """The models that the run asked for by name, and how many requests it sent."""
     from collections import Counter
 
     from ..workload.traces import open_trace
 
-    rows = open_trace(requests).rows(Counter())
-    return tuple(dict.fromkeys(row.model for row in rows if row.model is not None))
+    rows = [row.model for row in open_trace(requests).rows(Counter())]
+    return tuple(dict.fromkeys(model for model in rows if model is not None)), len(rows)
 
 
 def _sha256(path: Path) -> str:

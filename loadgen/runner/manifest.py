@@ -15,7 +15,7 @@ from ..client.secrets import masked_body
 from ..log.codec import stop_object
 from ..records import SCHEMA_VERSION, LevelResult, Stop
 from ..search.effort import Forecast, StepRule
-from ..workload.passed import made_object
+from ..workload.passed import told_object
 from ..workload.plain import PlainWorkload
 from . import host
 from .config import OpenLoop, RunConfig
@@ -76,7 +76,7 @@ def opening_manifest(
         },
         "workload": {
             **workload.manifest(),
-            **({"made": made_object(workload)} if workload.sized and workload.trace is None else {}),
+            **({} if (made := told_object(workload)) is None else {"made": made}),
             "text": workload.describe() + exactly(prepared),
             "seed": seed,
             "nonce": nonce,

@@ -18,6 +18,18 @@ from .sharing import sharing_of
 from .traces.looking import replayed_of
 
 
+def told_object(workload: PlainWorkload) -> dict[str, Any] | None:
+    """For the manifest, what a replay makes the text again from; None where each prompt is on its own or was given. Of
+    a trace whose requests have text in common it is the trace, and how it was sent."""
+    trace = workload.trace
+    if trace is None:
+        return made_object(workload) if workload.sized else None
+    if not (trace.timed and trace.shares):
+        return None
+    found = trace.as_object()
+    return {"trace": {**found, "choice": {**found["choice"], "path": str(trace.trace.path.resolve())}}}
+
+
 def made_object(workload: PlainWorkload) -> dict[str, Any]:
     """What the made text of a workload follows from, but for its seed and nonce."""
     defined = None if workload.definition is None else workload.definition.sessions  # it knows them by itself

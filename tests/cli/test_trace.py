@@ -176,6 +176,42 @@ def _told(record: dict[str, Any]) -> tuple[Any, ...]:
     return record.get("turn"), record.get("shared"), inputs["asked"], inputs["server"], outputs["asked"]
 
 
+def _blocks(path: Path, n: int = 9) -> Path:
+    """A trace of prompts of three blocks, of which the first is one of two."""
+    lines = [
+        json.dumps({"timestamp": 40 * i, "input_length": 24, "output_length": 2, "hash_ids": [i % 2, 10 + i, 50 + i]})
+        for i in range(n)
+    ]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.mark.parametrize("again", [1, 2], ids=["a run", "a replay of it"])
+@pytest.mark.parametrize("kept", [True, False], ids=["trace kept", "trace gone"])
+def test_what_a_trace_s_prompts_share_is_sent_again_while_the_trace_is_there(
+    call: Call, tmp_path: Path, kept: bool, again: int
+) -> None:
+    trace = _blocks(tmp_path / "trace.jsonl")
+    how = ("--trace", trace, "--map", "block=8", "--requests", 7, "--time-scale", 2)
+    with ThreadedServer(serve(5)) as server:
+        said = call("run", server.url, *how, "-o", tmp_path / "0", "--quiet")
+        assert went_well(said, folder_in(tmp_path / "0")), said.err
+        for turn in range(1, again + 1):
+            if turn == again and not kept:
+                trace.unlink()
+            run = folder_in(tmp_path / str(turn - 1))
+            said = call("replay", run, server.url, "-o", tmp_path / str(turn), "--quiet")
+            assert went_well(said, folder_in(tmp_path / str(turn))), said.err
+        sent = [json.loads(one.body)["messages"][0]["content"] for one in generations(server.requests)]
+    assert ("shared is not sent again" in said.out) == (not kept)
+    first, last = load(folder_in(tmp_path / "0")), load(folder_in(tmp_path / str(again)))
+    assert len(first) == len(last) == 7
+    assert offsets_ms(first) == offsets_ms(last) and lengths(first) == lengths(last)
+    heads = [tuple(text.split()[:8]) for text in sent[-7:]]
+    assert len(set(heads)) == (2 if kept else 7)
+    assert ([r.get("shared") for r in first] == [r.get("shared") for r in last]) == kept
+
+
 @pytest.mark.parametrize(
     ("made", "says"),
     [

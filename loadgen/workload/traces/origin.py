@@ -107,7 +107,7 @@ def run_origin(found: Mapping[str, Any], file: str | None, *, same_text: bool) -
     its text followed from. None where each is made by its length alone, as prompts have nothing in common, or as it
     cannot be told what. Raises KeyError, TypeError, ValueError or AttributeError for a manifest that is damaged."""
     made = found.get("made")
-    if made is None:  # it is not told
+    if made is None or "trace" in made:  # it is not told, or its trace is not to be had
         if found.get("sharing") or found.get("sessions"):
             return None
         made = dict.fromkeys(_MADE) | {name: found.get(name) for name in _MADE[:2]}

@@ -1,7 +1,7 @@
 """Seeded engines for `benchmarks.search`, with what is true of them.
 
     python -m benchmarks.search_cases            # find the truths anew, by the oracle's long runs: half an hour
-    python -m benchmarks.search_cases --again    # the same objectives, each limit looked for around the kept one
+    python -m benchmarks.search_cases --again [--engines 16-35]    # each limit looked for around the kept one
 
 The truths are kept in `search_cases.json`: they hold as long as the engine does what it did.
 """
@@ -141,10 +141,21 @@ def _between(draw: random.Random, low: float, high: float) -> float:
     return math.exp(draw.uniform(math.log(low), math.log(high)))
 
 
-if __name__ == "__main__":
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--again", action="store_true", help="look only around the kept limits")
-    rows = (
-        [again(row) for row in json.loads(KEPT.read_text())] if parser.parse_args().again else map(truth, range(COUNT))
-    )
-    KEPT.write_text("[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n")
+    parser.add_argument("--engines", default=f"0-{COUNT - 1}", metavar="FROM-TO", help="of the kept ones (TO included)")
+    flags = parser.parse_args()
+    first, last = map(int, flags.engines.split("-"))
+    rows = json.loads(KEPT.read_text()) if flags.again else []
+    for place in range(len(rows)) if flags.again else range(COUNT):
+        if not flags.again:
+            rows.append(truth(place))
+        elif first <= rows[place]["seed"] <= last:
+            before, rows[place] = rows[place], again(rows[place])
+            print(f"{place:2d} {before['load']} to {rows[place]['load']} ±{rows[place]['error']}", flush=True)
+        KEPT.write_text("[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -7,7 +7,8 @@ The first pins the server to one core and a bare reader to another. Every stream
 the same steps: the worst case, since every step then writes to every socket. CPU is the server's, user and kernel, with
 what the requests cost; `waited` is what it stood ready while others had its core, and `lost` what its schedule lost by
 its own /metrics: on a quiet machine both are nought. `--agree` runs `loadgen run` against engines of several kinds and
-sets its percentiles beside those of long virtual runs with their standard errors.
+sets its percentiles beside the virtual engine's: of a closed loop, those of long runs with their standard errors; of an
+open one, those of runs of the very same requests and arrivals, with their spread over eight seeds of the noise.
 """
 
 from __future__ import annotations
@@ -22,12 +23,20 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
+from statistics import mean, stdev
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+import numpy as np
+
+from loadgen.log.columns import NULL, Columns, columns
+from loadgen.log.store import open_run
+from loadgen.records import PHASES
 from loadgen.simulator.engine import EngineConfig
-from loadgen.simulator.engine.virtual import Mix
-from loadgen.simulator.oracle import Effort, at
+from loadgen.simulator.engine.virtual import Arrivals, Mix, Requests, simulate
+from loadgen.simulator.oracle import Effort, Exact, Level, at
 from loadgen.simulator.presets import PRESETS
 from loadgen.simulator.process import SimulatorProcess
 
@@ -116,8 +125,10 @@ ENGINES = {
     "two pools": EngineConfig(disaggregated=True),
     "h100-llama-3.1-8b": PRESETS["h100-llama-3.1-8b"],
 }
+IN_FLIGHT, SHARE = 20, 0.7  # the open loop's rate, of the closed one's throughput
 REFILL_S = 0.001  # from the last byte of an answer, over the client, to the server's look at the next request
 FIGURES = {  # the oracle's name: the report's
+    "throughput": "output_throughput",
     "ttft_p50_ms": "median_ttft_ms",
     "ttft_p95_ms": "p95_ttft_ms",
     "tpot_p50_ms": "median_tpot_ms",
@@ -125,31 +136,68 @@ FIGURES = {  # the oracle's name: the report's
 }
 
 
-def agree(name: str, in_flight: int, requests: int) -> dict[str, object]:
-    """One load through `loadgen run`, and its truth."""
-    config = ENGINES[name]
-    mix, effort = Mix(64, 32, input_spread=65 / 128, spread=33 / 64), Effort(4, 2000, refill_s=REFILL_S)
-    truth = at(config, mix, in_flight, effort=effort)
+class Row(NamedTuple):
+    note: str | None
+    pairs: dict[str, tuple[float, Exact]]  # by figure: measured, and what is known
+
+
+def run(config: EngineConfig, load: list[str], requests: int) -> tuple[Columns, dict[str, Any], str | None]:
+    """One load through `loadgen run`: its log, its figures, and what the server says of its own pace."""
     with SimulatorProcess(config) as server, tempfile.TemporaryDirectory() as folder:
-        command = [
-            sys.executable,
-            "-m",
-            "loadgen",
-            "run",
-            server.url,
-            "-c",
-            str(in_flight),
-            "--requests",
-            str(requests),
-        ]
+        command = [sys.executable, "-m", "loadgen", "run", server.url, *load, "--requests", str(requests)]
         command += ["--input-len", "32-96", "--output-len", "16-48", "--json", "--quiet", "-o", folder]
-        step = json.loads(subprocess.run(command, capture_output=True, check=False).stdout)["steps"][0]
-        note = server.lag_note()
-    row: dict[str, object] = {"engine": name, "in_flight": in_flight, "note": note}
-    measured = {"throughput": step["output_throughput"]}
-    measured |= {figure: step[reported] for figure, reported in FIGURES.items()}
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        try:
+            step = json.loads(done.stdout)["steps"][0]
+        except (ValueError, LookupError):
+            sys.exit(f"loadgen run failed:\n{done.stderr}")
+        return columns(open_run(folder).records()), step, server.lag_note()
+
+
+def closed(config: EngineConfig, truth: Level, in_flight: int, requests: int) -> Row:
+    """So many in flight, against the truth by long runs."""
+    _, step, note = run(config, ["-c", str(in_flight)], requests)
     known = {"throughput": truth.throughput, **truth.figures}
-    return row | {figure: (value, known[figure].value, known[figure].error) for figure, value in measured.items()}
+    pairs = {name: (step[reported], known[name]) for name, reported in FIGURES.items()}
+    return Row(note, pairs)
+
+
+def opened(config: EngineConfig, rate: float, requests: int) -> Row:
+    """Poisson arrivals, against virtual runs of the same requests at the times they were sent at."""
+    log, step, note = run(config, ["--rate", f"{rate:.3f}"], requests)
+    sent = log.where((log.sent_ns != NULL) & (log.phase != PHASES.index("preflight")))
+    sent = sent.at(np.argsort(sent.sent_ns, kind="stable"))
+    asked = Requests(sent.input_server, sent.output_asked)
+    arrivals = Arrivals((sent.sent_ns - sent.sent_ns[0]) / 1e9)
+    measured = sent.phase == PHASES.index("measured")
+    found: dict[str, list[float]] = {}
+    for seed in range(8):
+        times = simulate(replace(config, seed=seed), asked, arrivals)
+        for metric, values in (("ttft", times.ttft_s), ("tpot", times.tpot_s)):
+            values = values[measured & ~np.isnan(values)] * 1e3
+            for percent in (50, 95):
+                found.setdefault(f"{metric}_p{percent}_ms", []).append(float(np.percentile(values, percent)))
+    return Row(
+        note, {name: (step[FIGURES[name]], Exact(mean(some), stdev(some))) for name, some in sorted(found.items())}
+    )
+
+
+def agree(requests: int) -> None:
+    """Every engine under both loads."""
+    mix = Mix(64, 32, input_spread=65 / 128, spread=33 / 64)
+    for name, config in ENGINES.items():
+        truth = at(config, mix, IN_FLIGHT, effort=Effort(4, 2000, refill_s=REFILL_S))
+        rate = SHARE * truth.throughput.value / mix.output_len
+        for load, found in (
+            (f"{IN_FLIGHT} in flight", closed(config, truth, IN_FLIGHT, requests)),
+            (f"{rate:.1f} requests/s", opened(config, rate, requests)),
+        ):
+            print(f"{name}, {load}" + (f" · {found.note}" if found.note else ""), flush=True)
+            for figure, (measured, known) in found.pairs.items():
+                print(
+                    f"  {figure:<12} {measured:>9.2f}  virtual {known.value:>9.2f} ±{known.error:.2f}"
+                    f"  {measured / known.value - 1:+.1%}"
+                )
 
 
 def main() -> None:
@@ -162,17 +210,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     flags = parser.parse_args()
     if flags.agree:
-        for name in ENGINES:
-            row = agree(name, 20, flags.requests)
-            if flags.json:
-                print(json.dumps(row), flush=True)
-                continue
-            print(f"{name}, 20 in flight" + (f" · {row['note']}" if row["note"] else ""), flush=True)
-            for figure in ("throughput", *FIGURES):
-                measured, truth, error = row[figure]  # type: ignore[misc]
-                print(
-                    f"  {figure:<12} {measured:>9.2f}  virtual {truth:>9.2f} ±{error:.2f}  {measured / truth - 1:+.1%}"
-                )
+        agree(flags.requests)
         return
     row = measure(flags.streams, flags.rate, flags.seconds)
     if flags.json:

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Callable
 
 from loadgen.simulator.engine import EngineConfig
-from loadgen.simulator.realtime import MAX_LATE_S, WINDOW_S, EngineTask, Pace
+from loadgen.simulator.realtime import MAX_LATE_S, WINDOW_S, Alarm, EngineTask, Pace
 
 
 def engine(step_ms: float) -> EngineTask:
@@ -74,3 +75,43 @@ def test_a_cancelled_request_ends_without_a_sequence() -> None:
 
     ended, cancelled, again, over = asyncio.run(cancel())
     assert ended is not None and cancelled is None and not again and not over
+
+
+def test_an_alarm_is_never_early_and_lets_others_run_while_it_waits() -> None:
+    async def measure() -> tuple[list[float], int]:
+        loop, early, turns = asyncio.get_running_loop(), list[float](), 0
+
+        async def other() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        beside = asyncio.create_task(other())
+        with Alarm() as alarm:
+            for wait_s in (0.0, -1.0, 1e-9, 0.0003, 0.002, 0.0003):
+                when = loop.time() + wait_s
+                before = turns
+                await alarm.at(when)
+                early.append(when - loop.time())
+                assert turns > before  # also where the moment was past
+        beside.cancel()
+        return early, turns
+
+    early, _ = asyncio.run(measure())
+    assert max(early) <= 0
+
+
+def test_an_engine_leaves_no_descriptor_behind() -> None:
+    def opened() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    async def serve() -> None:
+        task = engine(1)
+        await task.submit("a", 1, 3, lambda count: None)
+
+    asyncio.run(serve())
+    before = opened()
+    for _ in range(3):
+        asyncio.run(serve())
+    assert opened() == before

@@ -36,12 +36,12 @@ TTFT_MS, ITL_MS, TOKENS = 50.0, 10.0, 64
 Floats = NDArray[np.float64]
 
 
-def serve(binary: Path, log: Path, core: int) -> tuple[subprocess.Popen[bytes], int]:
-    """`tokend` without its start jitter, pinned to `core` → the process and its port."""
+def serve(binary: Path, log: Path, core: int, *flags: str) -> tuple[subprocess.Popen[bytes], int]:
+    """`tokend` without its start jitter and with these flags, pinned to `core` → the process and its port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    numbers = ("-J", "-p", port, "-t", round(TTFT_MS * 1e3), "-i", round(ITL_MS * 1e3), "-l", log)
+    numbers = ("-J", "-p", port, "-t", round(TTFT_MS * 1e3), "-i", round(ITL_MS * 1e3), "-l", log, *flags)
     process = subprocess.Popen(
         [str(binary), *map(str, numbers)],
         stderr=subprocess.DEVNULL,

@@ -1,8 +1,9 @@
 """Does the search find what is true, and do its intervals hold what they promise? All in virtual time.
 
-    python -m benchmarks.search [--only search,fixed,coverage,plateau,rate] [--engines 40] [--seeds 3] [--repeats 2000]
+    python -m benchmarks.search [--only search,peak,fixed,coverage,plateau,rate] [--engines 40] [--seeds 3]
 
 `search`    whole sweeps of seeded engines against limits from long runs
+`peak`      whole sweeps of the same engines without an objective: where throughput stops growing, and at what level
 `fixed`     the same bisection with a fixed number of requests a level, and point decisions
 `coverage`  how often a printed 95 % interval holds the true percentile; how often drift, stalls, lockstep are flagged
 `plateau`   false and missed plateaus on curves of known gain
@@ -19,13 +20,15 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
-from benchmarks.search_cases import Case, cases
+from benchmarks.search_cases import TRUTH, Case, cases
 from benchmarks.search_tables import SHARES, coverage, plateau, rates
 from benchmarks.search_tables import flags as unsteady
 from benchmarks.virtual import VirtualServer, VirtualSweep, sweep
+from loadgen.records import Slo
 from loadgen.search import SweepPlan
-from loadgen.simulator.oracle import Effort, at
+from loadgen.simulator.oracle import Effort, Exact, at
 
 NEAR = 0.05
 LEAST_GAIN = math.log1p(SweepPlan().gain)
@@ -145,7 +148,10 @@ def told(found: Found) -> str:
     )
 
 
-def by_engine(found: Sequence[Found], good: Callable[[Found], bool]) -> str:
+Scored = TypeVar("Scored", "Found", "Peak")
+
+
+def by_engine(found: Sequence[Scored], good: Callable[[Scored], bool]) -> str:
     """How many sweeps, and how many engines in most of their sweeps."""
     engines: dict[str, list[bool]] = {}
     for one in found:
@@ -179,6 +185,67 @@ def print_searches(found: Sequence[Found]) -> None:
     print(f"what came first {dict(Counter(f.sweep.stop.first for f in found))}")
 
 
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """A sweep without an objective, to be held against long runs at its levels."""
+
+    case: Case
+    sweep: VirtualSweep
+
+    @property
+    def kind(self) -> str:
+        return self.sweep.stop.reason
+
+    @property
+    def gain(self) -> tuple[float, float]:
+        """The true growth of throughput per doubling over the last two doublings, and its standard error."""
+        top = max(level.concurrency for level in self.sweep.history)
+        low, high = (self._true(n) for n in (max(1, top // 4), top))
+        return math.log(high.value / low.value) / 2, math.hypot(low.error / low.value, high.error / high.value) / 2
+
+    @property
+    def reason_right(self) -> bool:
+        """Did it stop because throughput had stopped growing, and only then?"""
+        gain, error = self.gain
+        if self.kind == "max_level":
+            return gain + 2 * error > LEAST_GAIN
+        return gain - 2 * error < LEAST_GAIN
+
+    @property
+    def off(self) -> float:
+        """By what share the level of the plateau is off the highest true throughput."""
+        assert self.sweep.stop.peak_throughput is not None
+        levels = {level.concurrency for level in self.sweep.history}
+        return self.sweep.stop.peak_throughput.value / max(self._true(n).value for n in levels) - 1
+
+    def _true(self, level: int) -> Exact:
+        return at(self.case.config, self.case.mix, level, effort=TRUTH).throughput
+
+
+def peaks(chosen: Sequence[Case], seeds: int, say: Callable[[str], None], effort: str) -> list[Peak]:
+    found = []
+    for one in chosen:
+        for seed in range(seeds):
+            server = VirtualServer(one.config, one.mix, seed=50 + seed + 100 * one.config.seed)
+            found.append(Peak(one, sweep(server, SweepPlan(max_level=16 * one.config.max_batch), Slo(), effort=effort)))
+            last = found[-1]
+            gain, error = last.gain
+            say(
+                f"{'·' if last.reason_right else 'W'} {one.name:14} {last.kind:14} {last.off:+6.1%}  true gain"
+                f" {gain:5.1%} ±{error:.1%}  {' '.join(str(level.concurrency) for level in last.sweep.history)}"
+                f"  {last.sweep.requests:,} requests"
+            )
+    return found
+
+
+def print_peaks(found: Sequence[Peak]) -> None:
+    print(f"throughput found within 5 % of the highest true one      {by_engine(found, lambda f: abs(f.off) <= NEAR)}")
+    print(f"stop reason right                                        {by_engine(found, lambda f: f.reason_right)}")
+    requests = statistics.mean(one.sweep.requests for one in found)
+    print(f"requests a sweep                                         {requests:,.0f} on average")
+    print(f"stop reasons   {dict(Counter(f.kind for f in found))}")
+
+
 def rungs_below(load: float, most: int) -> int:
     """How many levels a ladder of x1.05, or 1 where that is more, measures until it is past the limit or at its top."""
     level, rungs = 1, 1
@@ -198,7 +265,7 @@ def engines_of(text: str) -> slice:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="search,fixed,coverage,plateau,rate")
+    parser.add_argument("--only", default="search,peak,fixed,coverage,plateau,rate")
     parser.add_argument("--engines", default="40", type=engines_of, help="how many, or FROM-TO (TO included)")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--repeats", type=int, default=2000)
@@ -213,6 +280,9 @@ def main() -> None:
     if "search" in chosen:
         print(f"\n{len(engines)} engines, {flags.seeds} seeds, effort {flags.effort}")
         print_searches(searches(engines, flags.seeds, print if flags.verbose else lambda line: None, flags.effort))
+    if "peak" in chosen:
+        print(f"\n{len(engines)} engines, {flags.seeds} seeds, no objective")
+        print_peaks(peaks(engines, flags.seeds, print if flags.verbose else lambda line: None, flags.effort))
     for fixed in flags.fixed if "fixed" in chosen else ():
         print(
             f"\n{len(engines)} engines, {flags.seeds} seeds, {fixed:,} requests a level ({fixed * 5 // 2:,} for a p99)"

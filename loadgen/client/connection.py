@@ -368,7 +368,8 @@ class Connection:
             self._broke(httpx.RemoteProtocolError("the server closed the connection without an answer"), None)
 
     def _broke(self, error: Exception, cause: BaseException | None) -> None:
-        error.__cause__ = cause
+        if cause is not error:  # it would keep itself
+            error.__cause__ = cause
         self._reactor.post(self._failed, self.answer, error)
 
     # in the loop

@@ -22,6 +22,7 @@ from ..errors import Failure
 from .dialects.base import MalformedEvent
 from .dialects.reading import parse_json
 from .failures import error_message, failure_kind, redirected, system_words
+from .pool import forget
 from .remedies import NAME_ANOTHER, PreflightError
 from .target import Target, mask
 
@@ -136,6 +137,7 @@ async def discover(client: httpx.AsyncClient, target: Target, *, timeout_s: floa
 
 async def get(client: httpx.AsyncClient, url: str, timeout_s: float = GET_TIMEOUT_S) -> Answer:
     """One GET, read up to a bound; any failure is in the answer."""
+    response = None
     try:
         with anyio.fail_after(timeout_s):
             async with client.stream("GET", url) as response:
@@ -149,6 +151,9 @@ async def get(client: httpx.AsyncClient, url: str, timeout_s: float = GET_TIMEOU
         return Answer(url, failure=Failure("connect", f"no answer within {timeout_s:g} s", "timeout"))
     except (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL, OSError) as error:
         return Answer(url, failure=Failure(failure_kind(error), system_words(error)))
+    finally:
+        if response is not None:
+            forget(response)
     try:
         value = parse_json(bytes(data).removeprefix(b"\xef\xbb\xbf"))
     except MalformedEvent:

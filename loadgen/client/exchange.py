@@ -25,10 +25,11 @@ from ..workload.tokenizer import LocalTokenizer
 from .counting import TEXT_BYTES, count_answer
 from .decode import decoder
 from .dialects.base import Dialect, RequestOptions, asked_choices, asked_output
-from .failures import describe, error_message, failure_kind, reason_phrase, redirected
+from .failures import describe, error_message, failure_kind, reason_phrase, redirected, untraced
 from .kernel import KernelTransport
 from .limits import Live, Timeouts
-from .probe import PROBE, Probe
+from .pool import forget
+from .probe import PROBE, Probe, nothing
 from .retry import retry_after_s
 from .secrets import scrub, secrets_of
 from .tally import Tally
@@ -128,7 +129,9 @@ class HttpxSender:
                 await self._exchange(spec, body, scheduled_ns, live, end)
         except (httpx.HTTPError, httpx.StreamError, httpcore.ProtocolError, OSError) as error:
             end.broke(error)
+            untraced(error)
         finally:
+            probe.on_sent = nothing  # or probe and function would keep each other, as nothing collects cycles in a step
             live.close()
             self._live.discard(live)
             PROBE.reset(token)
@@ -195,6 +198,7 @@ class HttpxSender:
         finally:
             with anyio.CancelScope(shield=True):
                 await response.aclose()
+            forget(response)
 
     async def _stream(self, response: httpx.Response, reply: _Reply, live: Live, end: _End) -> None:
         probe, tally = end.probe, end.tally

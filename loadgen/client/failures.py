@@ -42,6 +42,13 @@ def causes(error: BaseException) -> Iterator[BaseException]:
         todo += [one.__cause__, one.__context__]
 
 
+def untraced(error: BaseException) -> None:
+    """Forget where it was raised: its frames keep what they worked on, which keeps the error, and nothing collects such
+    cycles while a step runs."""
+    for one in causes(error):
+        one.__traceback__ = None
+
+
 def failure_kind(error: BaseException) -> FailureKind:
     """Which kind of fault an exception of the transport is."""
     for one in causes(error):

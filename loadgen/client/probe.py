@@ -9,6 +9,10 @@ from typing import Any
 from ..records import Connect
 
 
+def nothing() -> None:
+    pass
+
+
 class Probe:
     """What the wire told of one request; stamps in ns of CLOCK_MONOTONIC, None until they happen."""
 

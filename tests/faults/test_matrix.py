@@ -21,6 +21,7 @@ from loadgen.client.exchange import Timeouts
 from loadgen.client.transport import Access
 from loadgen.records import Record
 from tests.cases.support import TRANSPORTS, open_sender, spec
+from tests.cycles import cycles
 from tests.faults.matrix import CELLS, CLOSE, GOOD, HALF, LIMIT, PHASES, RESET, SILENCE, Cell, Part
 
 HANGS_S = 30.0
@@ -137,7 +138,11 @@ def test_each_cell_has_one_right_outcome_and_its_neighbours_are_whole(transport:
             wrong += [fault] if fault else []
         return wrong
 
-    assert not (wrong := asyncio.run(main())), "\n".join(wrong)
+    with cycles() as kept:
+        wrong = asyncio.run(main())
+    assert not wrong, "\n".join(wrong)
+    # Three requests a cell were sent. httptools keeps what its callback raised, where headers have no end.
+    assert max(kept.values(), default=0) <= 3, kept
 
 
 def test_the_matrix_is_whole() -> None:

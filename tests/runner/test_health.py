@@ -10,8 +10,11 @@ import pytest
 
 from loadgen.client.transport import Access
 from loadgen.log.store import open_run
+from loadgen.simulator.engine import EngineConfig
+from loadgen.simulator.process import SimulatorProcess
 from loadgen.simulator.scripted import ThreadedServer
 from tests.cli.command import Call, caller, folder_in, manifest_of, serve
+from tests.cycles import cycles
 
 RUN = ("--input-len", "16", "--output-len", "8", "-c", "4", "--duration", "0.6s", "--json")
 
@@ -50,3 +53,16 @@ def test_a_run_tells_and_keeps_how_its_client_fared(call: Call, tmp_path: Path) 
     assert again.code == 0, again.err
     assert "error     the client added at most" in again.out
     assert json.loads(call("report", folder, "--json").out)["steps"][0]["error_bounds_ms"] == step["error_bounds_ms"]
+
+
+@pytest.mark.parametrize("transport", [(), ("--trust-env",)])
+def test_a_run_keeps_nothing_of_its_requests(call: Call, tmp_path: Path, transport: tuple[str, ...]) -> None:
+    """Looks at the server's metrics among them."""
+    with SimulatorProcess(EngineConfig(step_ms=1.0, decode_ms=0.0, prefill_ms=0.0, overhead_ms=0.0)) as server:
+        shape = ("--input-len", "16", "--output-len", "4", "-c", "4", "--duration", "1.2s", "--quiet")
+        with cycles() as kept:
+            said = call("run", server.url, *shape, *transport, "-o", tmp_path / "results")
+    assert said.code in (0, 4), said.err
+    assert len(list(open_run(folder_in(tmp_path / "results")).records())) > 20
+    # Those of the preflight were sent before garbage was put off.
+    assert max(kept.values(), default=0) <= 2, kept

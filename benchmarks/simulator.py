@@ -7,8 +7,8 @@ The first pins the server to one core and a bare reader to another. Every stream
 the same steps: the worst case, since every step then writes to every socket. CPU is the server's, user and kernel, with
 what the requests cost; `waited` is what it stood ready while others had its core, and `lost` what its schedule lost by
 its own /metrics: on a quiet machine both are nought. `--agree` runs `loadgen run` against engines of several kinds and
-sets its percentiles beside the virtual engine's: of a closed loop, those of long runs with their standard errors; of an
-open one, those of runs of the very same requests and arrivals, with their spread over eight seeds of the noise.
+sets its percentiles beside those of the very same requests in virtual time, with their spread over seeds of the noise:
+of an open loop at the times at which they were sent, of a closed one with the times in which it was refilled.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from loadgen.log.columns import NULL, Columns, columns
 from loadgen.log.store import open_run
 from loadgen.records import PHASES
 from loadgen.simulator.engine import EngineConfig
-from loadgen.simulator.engine.virtual import Arrivals, Mix, Requests, simulate
-from loadgen.simulator.oracle import Effort, Exact, Level, at
+from loadgen.simulator.engine.virtual import Arrivals, Closed, Mix, Requests, simulate
+from loadgen.simulator.oracle import Effort, Exact, saturation
 from loadgen.simulator.presets import PRESETS
 from loadgen.simulator.process import SimulatorProcess
 
@@ -126,7 +126,8 @@ ENGINES = {
     "h100-llama-3.1-8b": PRESETS["h100-llama-3.1-8b"],
 }
 IN_FLIGHT, SHARE = 20, 0.7  # the open loop's rate, of the closed one's throughput
-REFILL_S = 0.001  # from the last byte of an answer, over the client, to the server's look at the next request
+MOST_RATE = 60.0  # requests/s
+SEEDS = 12
 FIGURES = {  # the oracle's name: the report's
     "throughput": "output_throughput",
     "ttft_p50_ms": "median_ttft_ms",
@@ -136,13 +137,17 @@ FIGURES = {  # the oracle's name: the report's
 }
 
 
-class Row(NamedTuple):
+class Measured(NamedTuple):
+    """A load through `loadgen run`: its requests in the order in which they were sent, its figures, what the server
+    says of its own pace, and how much later a last token came to the client than the engine had it, in the mean."""
+
+    log: Columns
+    step: dict[str, Any]
     note: str | None
-    pairs: dict[str, tuple[float, Exact]]  # by figure: measured, and what is known
+    transit_s: float
 
 
-def run(config: EngineConfig, load: list[str], requests: int) -> tuple[Columns, dict[str, Any], str | None]:
-    """One load through `loadgen run`: its log, its figures, and what the server says of its own pace."""
+def run(config: EngineConfig, load: list[str], requests: int) -> Measured:
     with SimulatorProcess(config) as server, tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "loadgen", "run", server.url, *load, "--requests", str(requests)]
         command += ["--input-len", "32-96", "--output-len", "16-48", "--json", "--quiet", "-o", folder]
@@ -151,53 +156,67 @@ def run(config: EngineConfig, load: list[str], requests: int) -> tuple[Columns, 
             step = json.loads(done.stdout)["steps"][0]
         except (ValueError, LookupError):
             sys.exit(f"loadgen run failed:\n{done.stderr}")
-        return columns(open_run(folder).records()), step, server.lag_note()
+        (made,) = Path(folder).iterdir()
+        log = columns(open_run(made).records())
+        address = urlsplit(server.url)
+        inside_s, ended = (
+            _metric(str(address.hostname), address.port or 0, f"vllm:e2e_request_latency_seconds_{what}")
+            for what in ("sum", "count")
+        )
+        transit_s = float((log.last_token_ns - log.sent_ns).sum()) / 1e9 / len(log) - inside_s / ended
+        if ended != len(log):
+            sys.exit(f"{len(log)} requests in the log, {ended:.0f} in the engine")
+        log = log.where((log.sent_ns != NULL) & (log.phase != PHASES.index("preflight")))
+        return Measured(log.at(np.argsort(log.sent_ns, kind="stable")), step, server.lag_note(), transit_s)
 
 
-def closed(config: EngineConfig, truth: Level, in_flight: int, requests: int) -> Row:
-    """So many in flight, against the truth by long runs."""
-    _, step, note = run(config, ["-c", str(in_flight)], requests)
-    known = {"throughput": truth.throughput, **truth.figures}
-    pairs = {name: (step[reported], known[name]) for name, reported in FIGURES.items()}
-    return Row(note, pairs)
-
-
-def opened(config: EngineConfig, rate: float, requests: int) -> Row:
-    """Poisson arrivals, against virtual runs of the same requests at the times they were sent at."""
-    log, step, note = run(config, ["--rate", f"{rate:.3f}"], requests)
-    sent = log.where((log.sent_ns != NULL) & (log.phase != PHASES.index("preflight")))
-    sent = sent.at(np.argsort(sent.sent_ns, kind="stable"))
-    asked = Requests(sent.input_server, sent.output_asked)
-    arrivals = Arrivals((sent.sent_ns - sent.sent_ns[0]) / 1e9)
-    measured = sent.phase == PHASES.index("measured")
+def virtual(config: EngineConfig, log: Columns, load: Closed | Arrivals) -> dict[str, Exact]:
+    """The same figures of the very same requests in virtual time, with their spread over seeds of the noise."""
+    asked = Requests(log.input_server, log.output_asked)
+    measured = log.phase == PHASES.index("measured")
     found: dict[str, list[float]] = {}
-    for seed in range(8):
-        times = simulate(replace(config, seed=seed), asked, arrivals)
+    for seed in range(SEEDS):
+        times = simulate(replace(config, seed=seed), asked, load)
+        window = times.submitted_s[measured]
+        found.setdefault("throughput", []).append(times.throughput(float(window.min()), float(window.max())))
         for metric, values in (("ttft", times.ttft_s), ("tpot", times.tpot_s)):
             values = values[measured & ~np.isnan(values)] * 1e3
             for percent in (50, 95):
                 found.setdefault(f"{metric}_p{percent}_ms", []).append(float(np.percentile(values, percent)))
-    return Row(
-        note, {name: (step[FIGURES[name]], Exact(mean(some), stdev(some))) for name, some in sorted(found.items())}
-    )
+    return {name: Exact(mean(found[name]), stdev(found[name])) for name in FIGURES}
 
 
 def agree(requests: int) -> None:
-    """Every engine under both loads."""
+    """Every engine under both loads. What HTTP takes is in the client's TTFT and in the refill of a closed loop."""
     mix = Mix(64, 32, input_spread=65 / 128, spread=33 / 64)
     for name, config in ENGINES.items():
-        truth = at(config, mix, IN_FLIGHT, effort=Effort(4, 2000, refill_s=REFILL_S))
-        rate = SHARE * truth.throughput.value / mix.output_len
-        for load, found in (
-            (f"{IN_FLIGHT} in flight", closed(config, truth, IN_FLIGHT, requests)),
-            (f"{rate:.1f} requests/s", opened(config, rate, requests)),
-        ):
-            print(f"{name}, {load}" + (f" · {found.note}" if found.note else ""), flush=True)
-            for figure, (measured, known) in found.pairs.items():
-                print(
-                    f"  {figure:<12} {measured:>9.2f}  virtual {known.value:>9.2f} ±{known.error:.2f}"
-                    f"  {measured / known.value - 1:+.1%}"
-                )
+        rate = SHARE * saturation(config, mix, effort=Effort(1, 400)).value / mix.output_len
+        rate = min(rate, MOST_RATE)
+        one = run(config, ["--rate", f"{rate:.3f}"], requests)
+        at_s = (one.log.sent_ns - one.log.sent_ns[0]) / 1e9
+        told(f"{name}, {rate:.1f} requests/s", one, virtual(config, one.log, Arrivals(at_s)))
+
+        one = run(config, ["-c", str(IN_FLIGHT)], requests)
+        sent_ns, last_ns = one.log.sent_ns, np.sort(one.log.last_token_ns)
+        client_s = (sent_ns[IN_FLIGHT:] - last_ns[: len(sent_ns) - IN_FLIGHT]) / 1e9
+        ramp_s = float(sent_ns[IN_FLIGHT - 1] - sent_ns[0]) / 1e9
+        load = Closed(IN_FLIGHT, ramp_s, tuple((client_s + one.transit_s).tolist()))
+        title = f"{name}, {IN_FLIGHT} in flight, the client took {np.median(client_s) * 1e3:.2f} ms"
+        told(title, one, virtual(config, one.log, load))
+
+
+def told(title: str, one: Measured, known: dict[str, Exact]) -> None:
+    transit_ms = one.transit_s * 1e3
+    print(f"{title}, HTTP {transit_ms:.2f} ms" + (f" · {one.note}" if one.note else ""))
+    for figure, exact in known.items():
+        measured = one.step[FIGURES[figure]]
+        expected = exact.value + (transit_ms if figure.startswith("ttft") else 0.0)
+        off = (measured - expected) / exact.error if exact.error else float("nan")
+        print(
+            f"  {figure:<12} {measured:>9.2f}  virtual {expected:>9.2f} ±{exact.error:.2f}"
+            f"  {measured / expected - 1:+6.1%}  {off:+5.1f} of its spread",
+            flush=True,
+        )
 
 
 def main() -> None:

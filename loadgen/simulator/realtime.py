@@ -110,6 +110,7 @@ class EngineTask:
         self.prompt_tokens = 0
         self.generation_tokens = 0
         self._open: dict[str, _Open] = {}
+        self._arrived_s = -math.inf  # of the last one: the engine takes them in order
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -120,11 +121,14 @@ class EngineTask:
         output_tokens: int,
         deliver: Callable[[int], None],
         blocks: tuple[int, ...] = (),
+        arrived_s: float | None = None,
     ) -> asyncio.Future[Sequence | None]:
-        """Queue a request. `deliver` is called with the number of tokens of each step, within the step's own turn of
+        """Queue a request that arrived then, or now: reading it is a part of the engine's overhead, and no time on top
+        of that. `deliver` is called with the number of tokens of each step, within the step's own turn of
         the loop: it must not wait. The future is done after the last of them, or with None if it is cancelled."""
         loop = asyncio.get_running_loop()
-        self.engine.submit(request_id, prompt_tokens, output_tokens, loop.time(), blocks)
+        self._arrived_s = max(self._arrived_s, loop.time() if arrived_s is None else arrived_s)
+        self.engine.submit(request_id, prompt_tokens, output_tokens, self._arrived_s, blocks)
         end: asyncio.Future[Sequence | None] = loop.create_future()
         self._open[request_id] = _Open(deliver, end)
         if self._task is None:

@@ -26,7 +26,8 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
 MODEL = "simulated"
-TRANSPORT = "loadgen.transport"  # the extension of a scope that is the connection itself
+# Extensions of a scope: the connection itself, and when the request had come whole, on the loop's clock.
+TRANSPORT, ARRIVED = "loadgen.transport", "loadgen.arrived"
 _WORDS = tuple(word.encode() for word in WORDS)
 
 _GENERATE: dict[str, Kind] = {"/v1/chat/completions": "chat", "/v1/completions": "completions"}
@@ -112,7 +113,10 @@ class Simulator:
             deliver = Events(envelope, first_word, scope["extensions"][TRANSPORT]).deliver
         else:
             deliver = _nowhere
-        end = self.engine.submit(request_id, request.prompt_tokens, request.output_tokens, deliver, request.blocks)
+        arrived_s = scope.get("extensions", {}).get(ARRIVED)
+        end = self.engine.submit(
+            request_id, request.prompt_tokens, request.output_tokens, deliver, request.blocks, arrived_s
+        )
         watch = asyncio.ensure_future(self._cancel_on_disconnect(request_id, receive))
         try:
             ended = await end
@@ -169,11 +173,15 @@ class Events:
 
 
 class Http(HttpToolsProtocol):
-    """uvicorn's HTTP/1.1, with the connection itself told to the application."""
+    """uvicorn's HTTP/1.1; the application is told the connection itself, and when a request had come whole."""
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self.scope["extensions"] = {TRANSPORT: self.transport}  # type: ignore[dict-item]
+
+    def on_message_complete(self) -> None:
+        self.scope["extensions"][ARRIVED] = self.loop.time()  # type: ignore[assignment]
+        super().on_message_complete()
 
 
 def text_of(first_word: int, tokens: int) -> str:

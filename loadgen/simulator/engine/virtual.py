@@ -83,13 +83,13 @@ class Mix:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """So many in flight; the first ones are submitted over `ramp_s`, every further one `refill_s` after another ends:
-    what a client and the way to it take. At 0 a loop may lock onto the steps of an even engine as no real client
-    would."""
+    """So many in flight; the first ones are submitted over `ramp_s`, every further one `refill_s` after another ends,
+    or one of these, drawn anew each time: what a client and the way to it take. At 0 a loop may lock onto the steps of
+    an even engine as no real client would, and always at the same."""
 
     concurrency: int
     ramp_s: float = 0.0
-    refill_s: float = 0.0
+    refill_s: float | tuple[float, ...] = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,9 +168,9 @@ def simulate(
     if count and int((requests.prompt + requests.output).max()) > config.context_length:
         raise ValueError("a request exceeds the context")
     engine, overhead = core_for(config), config.overhead_ms / 1e3
-    closed, refill_s = isinstance(load, Closed), 0.0
+    closed, refills = isinstance(load, Closed), np.empty(0)
     if isinstance(load, Closed):
-        refill_s = load.refill_s
+        refills = np.random.default_rng([config.seed, 5]).choice(np.atleast_1d(load.refill_s), max(1, count))
         first = min(load.concurrency, count)
         due = [load.ramp_s * number / first for number in range(first)]
     else:
@@ -205,7 +205,7 @@ def simulate(
         ended += len(step.ended)
         if closed:
             for _ in range(min(len(step.ended), count - len(everyone) - len(due))):
-                heapq.heappush(due, now + refill_s)
+                heapq.heappush(due, now + float(refills[len(everyone) + len(due) - 1]))
     passed = np.concatenate(columns.gaps) if columns.gaps else np.empty(0)
     ends = np.repeat(columns.steps, [len(some) for some in columns.gaps]) if columns.gaps else np.empty(0)
     known = ~np.isnan(passed)

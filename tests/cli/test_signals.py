@@ -29,7 +29,7 @@ from tests.cli.command import (
     start,
     until,
 )
-from tests.thorough import THOROUGH
+from tests.thorough import THOROUGH, variants
 
 SHAPE = ("--input-len", "32", "--output-len", "4")
 LEVELS = (1, 4)
@@ -243,7 +243,7 @@ def test_r13_a_server_that_hangs_holds_nobody_up(
             assert [r["outcome"] for r in records_of(folder)[-1:]] == ["cancelled"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", variants(signal.SIGKILL, signal.SIGINT, signal.SIGTERM))
 def test_no_simulator_outlives_its_run(tmp_path: Path, call: Call, number: signal.Signals) -> None:
     process = start("run", "--simulate", *SHAPE, "-c", "4", "--duration", "60s", "-o", tmp_path / "out")
     try:

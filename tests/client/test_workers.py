@@ -34,6 +34,7 @@ from loadgen.workload.arrivals import Arrivals, Schedule
 from loadgen.workload.plain import PlainWorkload, plain_workload
 from tests.cli.command import answer, too_busy
 from tests.log.record_strategies import RECORD, any_record
+from tests.thorough import variants
 
 WORKLOAD = plain_workload("20-60", "3-9")
 
@@ -128,7 +129,7 @@ def slow(wait_ms: float) -> Callable[[Request], list[Action]]:
     return lambda request: answer(request, wait_ms)
 
 
-@pytest.mark.parametrize(("workers", "concurrency"), [(3, 7), (2, 2)])
+@pytest.mark.parametrize(("workers", "concurrency"), variants((3, 7), (2, 2)))
 def test_shares_add_up_to_the_load(tmp_path: Path, workers: int, concurrency: int) -> None:
     out, server = share(slow(150), workers, tmp_path, concurrency=concurrency, enough=lambda p: p.window_s >= 0.6)
     assert server.peak_in_flight == concurrency == out.seen.in_flight_peak
@@ -221,7 +222,7 @@ def test_events_come_along_only_where_they_are_asked_for(tmp_path: Path) -> None
             assert (told.output_tokens, told.flags, told.outcome) == (mine.output_tokens, mine.flags, mine.outcome)
 
 
-@pytest.mark.parametrize("requests", [2, 25])
+@pytest.mark.parametrize("requests", variants(25, 2))
 def test_budgets_are_promises_and_what_is_left_comes_back(tmp_path: Path, requests: int) -> None:
     out, server = share(
         slow(3), 2, tmp_path, concurrency=3, enough=lambda p: False,

@@ -13,7 +13,7 @@ from tests.log.test_columns import same
 from tests.thorough import examples
 
 
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.lists(st.lists(any_record, max_size=5), min_size=1, max_size=5), st.data())
 def test_events_that_stay_packed_are_the_same(blocks: list[list[Record]], data: st.DataObject) -> None:
     builder = ColumnBuilder.joined(builder_of(block) for block in blocks)

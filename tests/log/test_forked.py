@@ -16,6 +16,7 @@ import pytest
 from loadgen.log.codec import encode_record
 from loadgen.records import Events
 from tests.log.record_strategies import RECORD
+from tests.thorough import variants
 
 ROOT = Path(__file__).parents[2]
 HEAD = """
@@ -187,7 +188,7 @@ def report(folder: Path, log: bytes, cpus: set[int]) -> tuple[int, str, str]:
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one CPU")
-@pytest.mark.parametrize("damage", [b"", b'{"id":"cut', b"[]\n", b'{"id":"a"}\n'])
+@pytest.mark.parametrize("damage", variants(b'{"id":"cut', b"[]\n", b"", b'{"id":"a"}\n', usual=2))
 def test_a_report_by_several_processes_is_that_of_one(tmp_path: Path, long_log: bytes, damage: bytes) -> None:
     cpus = os.sched_getaffinity(0)
     alone = report(tmp_path / "alone" / "run", long_log + damage, {min(cpus)})

@@ -59,7 +59,7 @@ def agree(slow: Columns | str, fast: Columns | str) -> bool:
     return slow == fast if isinstance(slow, str) or isinstance(fast, str) else same(slow, fast)
 
 
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(st.lists(any_record, min_size=1, max_size=6))
 @example([replace(RECORD, peer=TEXT, events=None), replace(RECORD, finish_reason=TEXT), RECORD])
 @example([replace(RECORD, events=Events([], [], [])), RECORD])

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from .connection import Connection
 
 LAG_BIN_NS, LAG_BINS = 1024, 4096
+FAR_BITS = 16  # of lags beyond these bins, 65 µs and less are told as the same
 
 
 class Sink(Protocol):
@@ -35,7 +36,8 @@ class Sink(Protocol):
 
 
 class ReadStats:
-    """What the reads of a step were like. `lag` counts reads by (user - kernel time) in bins of about 1 µs."""
+    """What the reads of a step were like. `lag` counts reads by (user - kernel time) in bins of about 1 µs; `lag_beyond`
+    those beyond the last bin, by that time >> FAR_BITS: where many streams run in lockstep it is most of them."""
 
     __slots__ = ("lag", "lag_beyond", "reads", "sockets", "unstamped")
 
@@ -44,7 +46,7 @@ class ReadStats:
         self.reads = 0
         self.unstamped = 0
         self.lag = array("L", bytes(array("L").itemsize * LAG_BINS))
-        self.lag_beyond: list[int] = []  # ns, of the few beyond the last bin
+        self.lag_beyond: dict[int, int] = {}
 
 
 class Answer:

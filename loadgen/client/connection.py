@@ -22,7 +22,7 @@ import httptools
 import httpx
 
 from .addresses import Place
-from .answer import LAG_BIN_NS, LAG_BINS, Answer, ReadStats, Sink
+from .answer import FAR_BITS, LAG_BIN_NS, LAG_BINS, Answer, ReadStats, Sink
 from .clock import ANCILLARY_BYTES, SECOND_NS, SLACK_NS, timespec
 from .decode import decoder
 from .probe import format_address
@@ -230,7 +230,8 @@ class Connection:
             if lag < LAG_BIN_NS * LAG_BINS:
                 stats.lag[lag // LAG_BIN_NS] += 1
             else:
-                stats.lag_beyond.append(lag)
+                far = lag >> FAR_BITS
+                stats.lag_beyond[far] = stats.lag_beyond.get(far, 0) + 1
         else:
             stamp = now
             stats.unstamped += 1

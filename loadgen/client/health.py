@@ -20,8 +20,9 @@ import sys
 import threading
 import time
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Protocol, Self
@@ -29,7 +30,7 @@ from typing import Any, Literal, Protocol, Self
 import httpx
 
 from ..records import ClientHealth, Lag, Record
-from .answer import LAG_BIN_NS
+from .answer import FAR_BITS, LAG_BIN_NS
 from .clock import TimerFd, exact_timers
 from .kernel import KernelTransport
 
@@ -86,20 +87,21 @@ def lag_of(values: Sequence[float]) -> Lag | None:
     return Lag(n, ranked[(n - 1) // 2] / 1e3, ranked[_rank99(n)] / 1e3, ranked[-1] / 1e3)
 
 
-def lag_of_bins(counts: Sequence[int], beyond: Sequence[int], width_ns: int = LAG_BIN_NS) -> Lag | None:
-    """The same from counts by bins of `width_ns`, each read as its upper edge, and the values beyond the last bin."""
-    n = sum(counts) + len(beyond)
+def lag_of_bins(counts: Sequence[int], beyond: Mapping[int, int], width_ns: int = LAG_BIN_NS) -> Lag | None:
+    """The same from counts by bins of `width_ns`, and of those beyond the last by their time >> FAR_BITS; each bin is
+    read as its upper edge."""
+    n = sum(counts) + sum(beyond.values())
     if not n:
         return None
     wanted = ((n - 1) // 2, _rank99(n), n - 1)
     found: list[float] = []
     seen = 0
-    for place, count in enumerate(counts):
+    edges = (((place + 1) * width_ns, count) for place, count in enumerate(counts))
+    far = (((place + 1) << FAR_BITS, count) for place, count in sorted(beyond.items()))
+    for edge_ns, count in chain(edges, far):
         seen += count
         while len(found) < 3 and wanted[len(found)] < seen:
-            found.append((place + 1) * width_ns / 1e3)
-    rest = sorted(beyond)
-    found += [rest[rank - seen] / 1e3 for rank in wanted[len(found) :]]
+            found.append(edge_ns / 1e3)
     return Lag(n, *found)
 
 
@@ -215,7 +217,7 @@ class _Mark:
     rejected: int
     steps: int
     bins: array[int]
-    beyond: int
+    beyond: Mapping[int, int]
     loop: int
     refills: int
 
@@ -296,6 +298,7 @@ class Watch:
         reads, unstamped = end.reads - start.reads, end.unstamped - start.unstamped
         stats = None if self._kernel is None else self._kernel.stats
         bins = [b - a for a, b in zip(start.bins, end.bins, strict=True)]
+        beyond = {far: count - start.beyond.get(far, 0) for far, count in end.beyond.items()}
         return ClientHealth(
             stamps="kernel" if reads > unstamped else "user",
             seconds=seconds,
@@ -307,7 +310,7 @@ class Watch:
             stamped=reads - unstamped,
             rejected=end.rejected - start.rejected,
             clock_steps=end.steps - start.steps,
-            read_lag_us=lag_of_bins(bins, stats.lag_beyond[start.beyond : end.beyond]) if stats is not None else None,
+            read_lag_us=lag_of_bins(bins, beyond) if stats is not None else None,
             loop_lag_us=lag_of(self._loop_lags[start.loop : end.loop]),
             refill_lag_us=lag_of(self._refills[start.refills : end.refills]),
             gc_pauses=len(self._gc_ns),
@@ -352,7 +355,7 @@ class Watch:
             rejected=0 if clock is None else clock.rejected,
             steps=0 if clock is None else clock.steps,
             bins=array("L") if stats is None else stats.lag[:],
-            beyond=0 if stats is None else len(stats.lag_beyond),
+            beyond={} if stats is None else dict(stats.lag_beyond),
             loop=len(self._loop_lags),
             refills=len(self._refills),
         )

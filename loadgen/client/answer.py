@@ -36,8 +36,8 @@ class Sink(Protocol):
 
 
 class ReadStats:
-    """What the reads of a step were like. `lag` counts reads by (user - kernel time) in bins of about 1 µs; `lag_beyond`
-    those beyond the last bin, by that time >> FAR_BITS: where many streams run in lockstep it is most of them."""
+    """What the reads of a step were like. `lag` counts reads by (user - kernel time) in bins of about 1 µs, and
+    `lag_beyond` those beyond the last bin by that time >> FAR_BITS: of many streams in lockstep these are most."""
 
     __slots__ = ("lag", "lag_beyond", "reads", "sockets", "unstamped")
 

@@ -8,6 +8,7 @@ time lost is counted (`Pace`): then the machine, not the model, was the limit.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import os
 from collections import deque
@@ -85,7 +86,8 @@ class Alarm:
 
     def _ring(self) -> None:
         assert self._timer is not None
-        os.read(self._timer.fd, 8)  # or it would ring again
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._timer.fd, 8)  # or it would ring again
         if self._rung is not None and not self._rung.done():
             self._rung.set_result(None)
 

@@ -86,7 +86,7 @@ def test_a_sweep_killed_at_any_moment_is_gone_on_with_and_counts_everything_once
             Victim(
                 stack, tmp_path / str(seed), how[seed % 3 if seed < 6 else 0], rng.randint(5, 34), 1 + (seed % 4 == 3)
             )
-            for seed in (range(12) if THOROUGH > 1 else (1, 3))  # one struck twice, and one with workers
+            for seed in (range(12) if THOROUGH > 1 else (3,))  # with workers
         ]
         with ThreadPoolExecutor(3) as pool:
             list(pool.map(Victim.strike, victims))

@@ -36,10 +36,10 @@ LEVELS = (1, 4)
 # A moment is when the server has got so many requests for completions: 1 to 3 are the preflight's, then come the
 # warm-up, window and last of a step with one in flight (to about 15), the next step with four, and its last (from 29).
 MOMENTS = {
-    "ctrl-c": (1, 15, 30),
-    "ctrl-c twice": (0, 21),
-    "sigterm": (2, 29),
-    "sigkill": (1, 4, 9, 24),
+    "ctrl-c": (1, 30),
+    "ctrl-c twice": (21,),
+    "sigterm": (15,),
+    "sigkill": (4, 24),
 }
 if THOROUGH > 1:
     MOMENTS = {name: tuple(range(0, 32, 2 if name == "sigkill" else 5)) for name in MOMENTS}

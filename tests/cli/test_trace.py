@@ -11,6 +11,7 @@ import pytest
 
 from loadgen.simulator.scripted import ThreadedServer
 from tests.cli.command import Call, folder_in, generations, manifest_of, records_of, serve, went_well
+from tests.thorough import variants
 
 AT_MS = [0, 40, 40, 90, 200, 210, 450, 700]
 LENGTHS = [(20, 2), (33, 3), (40, 1), (25, 2), (60, 4), (21, 1), (22, 2), (90, 3)]
@@ -146,7 +147,7 @@ ALIKE: list[tuple[object, ...]] = [
 ]
 
 
-@pytest.mark.parametrize("same", [(), ("--same-text",), ("--workers", 2)], ids=str)
+@pytest.mark.parametrize("same", variants(("--workers", 2), (), ("--same-text",), usual=2), ids=str)
 @pytest.mark.parametrize("flags", ALIKE, ids=str)
 def test_what_prompts_share_and_what_was_said_before_is_sent_again(
     call: Call, tmp_path: Path, flags: tuple[object, ...], same: tuple[object, ...]

@@ -56,7 +56,7 @@ def test_it_looks_at_the_start_all_through_and_at_the_end() -> None:
             async with watch.during(3) as seen:
                 await anyio.sleep(0.3)
                 before = len(seen)
-            assert len(seen) == before + 1
+            assert len(seen) - before in (1, 2)  # one may have been under way
             return seen
 
         seen = anyio.run(main)

@@ -23,7 +23,7 @@ from .answer import Answer, ReadStats, Sink
 from .clock import SECOND_NS, keep_stamping
 from .connection import Connection, Key
 from .failures import system_words
-from .probe import Probe
+from .probe import Probe, nothing
 from .reactor import Reactor
 from .tls import Tls
 
@@ -87,9 +87,9 @@ class KernelTransport(httpx.AsyncBaseTransport):
         answer = await self.exchange(
             request.url,
             wire,
-            extensions.get("probe") or Probe(_nothing),
+            extensions.get("probe") or Probe(nothing),
             extensions.get("tally"),
-            extensions.get("on_token") or _nothing,
+            extensions.get("on_token") or nothing,
             extensions.get("send_at_ns", 0),
         )
         status, headers = answer.head.result()
@@ -129,7 +129,7 @@ class KernelTransport(httpx.AsyncBaseTransport):
 
     async def warm(self, url: httpx.URL, connections: int) -> None:
         """Open so many connections ahead, to be taken by the next requests."""
-        opened = await asyncio.gather(*(self._connect(url, Probe(_nothing)) for _ in range(connections)))
+        opened = await asyncio.gather(*(self._connect(url, Probe(nothing)) for _ in range(connections)))
         for connection in opened:
             self.release(connection)
 
@@ -259,7 +259,3 @@ def _is_quiet(connection: Connection) -> bool:
     poll = select.poll()  # a read that finds nothing would cost an exception
     poll.register(connection.fd, select.POLLIN)
     return not poll.poll(0)
-
-
-def _nothing() -> None:
-    pass

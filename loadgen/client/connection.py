@@ -163,9 +163,8 @@ class Connection:
         """Drop the socket, and the cycle between connection and parser with it."""
         if not self.closed:
             self.closed = True
-            self._reactor.remove(self.fd)
             self._stats.sockets.add(self.sock)
-            self.sock.close()
+            self._reactor.drop(self.sock)
             self._parser = None
             self.tls = None
 
@@ -356,6 +355,7 @@ class Connection:
 
     def _ended(self) -> None:
         """The peer has closed, or sent what nobody asked for."""
+        self._reactor.leave(self.fd)
         answer = self.answer
         if answer is not None and not self.complete:
             if self._status and self.until_close:  # the body was delimited by this close
@@ -369,9 +369,10 @@ class Connection:
             self._broke(httpx.RemoteProtocolError("the server closed the connection without an answer"), None)
 
     def _broke(self, error: Exception, cause: BaseException | None) -> None:
+        self._reactor.leave(self.fd)
         if cause is not error:  # it would keep itself
             error.__cause__ = cause
-        self._reactor.post(self._failed, self.answer, error)
+        self._reactor.post(self._failed, error)
 
     # in the loop
 
@@ -408,10 +409,10 @@ class Connection:
         self.transport.release(self)
         answer.finish()
 
-    def _failed(self, answer: Answer | None, error: Exception) -> None:
-        if self.answer is not answer and self.answer is not None:
-            return  # a thread saw this before the loop began the request that is here now, which will see its own
-        self.answer = None
+    def _failed(self, error: Exception) -> None:
+        """Nothing more comes of this connection, also where a thread saw that before the loop began the request that is
+        here now."""
+        answer, self.answer = self.answer, None
         self.transport.drop(self)
         if answer is not None and not answer.resolved:
             answer.connection = None

@@ -178,7 +178,8 @@ class KernelTransport(httpx.AsyncBaseTransport):
         idle = self._idle.get((key, self._addresses.pick(places))) if places else None
         while idle:
             connection = idle.pop()
-            if self._loop.time() - connection.idle_since < self._keepalive_s and _is_quiet(connection):
+            fresh = self._loop.time() - connection.idle_since < self._keepalive_s
+            if fresh and self.reactor.serves(connection.fd) and _is_quiet(connection):
                 connection.take()
                 return connection
             self.drop(connection)

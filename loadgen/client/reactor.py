@@ -10,9 +10,12 @@ import asyncio
 import heapq
 import itertools
 import select
+import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Protocol
 
 from .clock import SECOND_NS, Clock, TimerFd
@@ -28,14 +31,16 @@ class Ready(Protocol):
 
 class Reactor:
     """`handlers` by descriptor, timers by time. With `threaded` the callbacks run in a thread, and `post` brings a call
-    back to the loop; without, everything runs in the loop and `post` is a plain call.
+    back to the loop; without, everything runs in the loop and `post` is a plain call. A thread needs a timerfd.
+
+    Sockets are closed where they are served. Were one closed elsewhere, a read of it that is under way in the thread
+    would come from the connection that gets its number next.
 
     `looked_ns` is when the sockets were asked in the round before: no byte that is read now came earlier.
     """
 
     def __init__(self, *, threaded: bool = False) -> None:
         self.clock = Clock()
-        self.threaded = threaded
         self.handlers: dict[int, Ready] = {}
         self.looked_ns = self._looking_ns = time.monotonic_ns()
         self._loop = asyncio.get_running_loop()
@@ -49,9 +54,11 @@ class Reactor:
             self._epoll.register(self._timerfd.fileno(), select.EPOLLIN)
         except OSError:  # the loop's own timers have to do
             self._timerfd = None
+        self._leaving: deque[socket.socket] = deque()
         self._closed = False
         self._thread: threading.Thread | None = None
-        if threaded:
+        self.threaded = threaded and self._timerfd is not None
+        if self.threaded:
             self._thread = threading.Thread(target=self._run, name="loadgen-reader", daemon=True)
             self._thread.start()
         else:
@@ -74,12 +81,24 @@ class Reactor:
         self._epoll.register(fd, select.EPOLLIN)
 
     def want_write(self, fd: int, wanted: bool) -> None:
-        self._epoll.modify(fd, select.EPOLLIN | select.EPOLLOUT if wanted else select.EPOLLIN)
+        with suppress(FileNotFoundError):  # the thread has just left it
+            self._epoll.modify(fd, select.EPOLLIN | select.EPOLLOUT if wanted else select.EPOLLIN)
 
-    def remove(self, fd: int) -> None:
-        """Forget a descriptor, before it is closed."""
-        if self.handlers.pop(fd, None) is not None and not self._closed:
+    def serves(self, fd: int) -> bool:
+        return fd in self.handlers
+
+    def leave(self, fd: int) -> None:
+        """Ask no more of a descriptor that has come to its end: it would be ready for good. Where they are served."""
+        if self.handlers.pop(fd, None) is not None and not self._epoll.closed:
             self._epoll.unregister(fd)
+
+    def drop(self, sock: socket.socket) -> None:
+        """Leave a socket and close it; a thread does so within its round."""
+        self._leaving.append(sock)
+        if self._thread is None or self._closed:
+            self._close_dropped()
+        else:
+            self._wake()
 
     def at(self, when_ns: int, call: Callable[[], None]) -> None:
         """Call at that time of CLOCK_MONOTONIC, where the sockets are served."""
@@ -99,9 +118,9 @@ class Reactor:
         if self._thread is None:
             self._loop.remove_reader(self._epoll.fileno())
         else:
-            if self._timerfd is not None:
-                self._timerfd.set(1)  # wakes the thread
+            self._wake()
             self._thread.join()
+        self._close_dropped()
         self._epoll.close()
         if self._timerfd is not None:
             self._timerfd.close()
@@ -132,10 +151,24 @@ class Reactor:
             elif self._timerfd is not None and fd == self._timerfd.fileno():
                 self._expire(self._timerfd)
 
+    def _wake(self) -> None:
+        with self._timer_lock:
+            if self._timerfd is not None:
+                self._timerfd.set(1)  # a time that has passed
+
+    def _close_dropped(self) -> None:
+        while self._leaving:
+            sock = self._leaving.popleft()
+            self.leave(sock.fileno())
+            sock.close()
+
     def _expire(self, timerfd: TimerFd) -> None:
         timerfd.clear()
-        while True:
+        while not self._closed:
+            self._close_dropped()
             with self._timer_lock:
+                if self._leaving:
+                    continue  # to set the timer now would undo the wake-up for it
                 if not self._timers:
                     return
                 if self._timers[0][0] > time.monotonic_ns():

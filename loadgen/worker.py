@@ -10,8 +10,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import anyio
-
+from .client.loop import run
 from .client.worker import serve
 from .log.append import Lines
 from .records import Record
@@ -29,9 +28,9 @@ def main() -> None:
     os.dup2(2, 1)  # what is printed by mistake does not end up between the lines
     if len(sys.argv) > 1:
         line = int(sys.argv[1])
-        anyio.run(serve, line, os.dup(line), open_part, source)
+        run(serve, line, os.dup(line), open_part, source)
     else:
-        anyio.run(serve, source, sink, open_part)
+        run(serve, source, sink, open_part)
 
 
 if __name__ == "__main__":

@@ -27,9 +27,8 @@ def measure_arms(
 ) -> tuple[list[StepSummary], list[StepSummary]] | Exit:
     """All runs in the order ABBA, each pair with a seed of its own; an exit code where one was broken off. Without URLs
     each arm is a simulated server of its own."""
-    import anyio
-
     from ..analysis.interleaved import order
+    from ..client.loop import run
     from ..report.text import headline
     from ..runner import execute
 
@@ -47,7 +46,7 @@ def measure_arms(
                 simulated=not urls,
                 restarted=len(urls) == 1,
             )
-            finished = anyio.run(execute, config)
+            finished = run(execute, config)
             if not flags["quiet"]:
                 told = headline(finished.summaries[-1]) if finished.summaries else "nothing was measured"
                 click.echo(f"{which} {number // 2 + 1}/{setting.load.pairs}  {told}  {finished.where}", err=True)

@@ -56,9 +56,9 @@ def calibrate(
     from dataclasses import replace
     from pathlib import Path
 
-    import anyio
     import orjson
 
+    from ..client.loop import run
     from ..report.calibration import render
     from ..report.numbers import plural
     from ..runner.calibrate import Ground, Plan, calibrate, default_path, save
@@ -97,7 +97,7 @@ def calibrate(
         if placement.client:
             os.sched_setaffinity(0, placement.client)
         try:
-            result = anyio.run(measure, ground)
+            result = run(measure, ground)
         finally:
             os.sched_setaffinity(0, usable)
 

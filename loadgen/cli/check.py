@@ -172,9 +172,8 @@ def _pairs(
     """All runs, in the order ABBA, each pair with a seed of its own; an exit code where one was broken off."""
     import random
 
-    import anyio
-
     from ..analysis.interleaved import order
+    from ..client.loop import run
     from ..runner import execute
     from ..search.sweep import SweepPlan
     from .definitions import use_definition
@@ -189,7 +188,7 @@ def _pairs(
     for number, which in enumerate(order(pairs)):
         url = urls["AB".index(which)]
         config = run_config("run", plan, {**flags, "seed": first + number // 2}, urls=[url], simulator=None)
-        finished = anyio.run(execute, config)
+        finished = run(execute, config)
         if not flags["quiet"]:
             click.echo(f"{which} {number // 2 + 1}/{pairs}  {_told(finished.summaries)}  {finished.where}", err=True)
         if finished.exit_code in (Exit.TARGET, Exit.INTERRUPTED, Exit.TERMINATED) or not finished.summaries:

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 
 def measure(verb: str, plan: SweepPlan, flags: Mapping[str, Any]) -> int:
     """Measure a URL, or the embedded simulator, and print what it came to."""
-    import anyio
-
+    from ..client.loop import run
     from ..runner import dry_run, execute
 
     urls = urls_of(flags)
@@ -47,7 +46,7 @@ def measure(verb: str, plan: SweepPlan, flags: Mapping[str, Any]) -> int:
         watcher = _watcher(config, flags)
         finished: Finished
         try:
-            finished = anyio.run(execute, config, watcher)
+            finished = run(execute, config, watcher)
         finally:
             watcher.close()
     _show(finished, config, watcher, as_json=flags["as_json"])

@@ -19,6 +19,7 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from .clock import SECOND_NS, Clock, TimerFd
+from .loop import Loop
 
 THREAD_POLL_S = 0.5
 
@@ -58,7 +59,12 @@ class Reactor:
         self._closed = False
         self._thread: threading.Thread | None = None
         self.threaded = threaded and self._timerfd is not None
-        if self.threaded:
+        # asyncio's own file, where its loop waits in here.
+        self._inner = self._loop.enter(self) if isinstance(self._loop, Loop) and not self.threaded else None
+        self._posted = False  # may the loop have something to do?
+        if self._inner is not None:
+            self._epoll.register(self._inner, select.EPOLLIN)
+        elif self.threaded:
             self._thread = threading.Thread(target=self._run, name="loadgen-reader", daemon=True)
             self._thread.start()
         else:
@@ -72,6 +78,7 @@ class Reactor:
     def post(self, call: Callable[..., None], *args: Any) -> None:
         """Call in the event loop: now if this is it, else soon."""
         if self._thread is None:
+            self._posted = True
             call(*args)
         elif not self._closed:
             self._loop.call_soon_threadsafe(call, *args)
@@ -115,7 +122,10 @@ class Reactor:
         if self._closed:
             return
         self._closed = True
-        if self._thread is None:
+        if self._inner is not None:
+            assert isinstance(self._loop, Loop)
+            self._loop.leave()
+        elif self._thread is None:
             self._loop.remove_reader(self._epoll.fileno())
         else:
             self._wake()
@@ -134,22 +144,40 @@ class Reactor:
     def _drain(self) -> None:
         self._serve(0)
 
-    def _serve(self, timeout_s: float) -> None:
+    def wait(self, timeout_s: float | None) -> bool:
+        """See `Waits`."""
+        end = None if timeout_s is None else time.monotonic() + timeout_s
+        self._posted = False
+        while not self._serve(timeout_s):
+            if self._posted:
+                return False
+            if end is not None:
+                timeout_s = end - time.monotonic()
+                if timeout_s <= 0:
+                    return False
+        return True
+
+    def _serve(self, timeout_s: float | None) -> bool:
+        """One round; is there something of the loop's own?"""
         looking = time.monotonic_ns()
         # Room for all of them: a socket that is not named had nothing to read.
-        ready = self._epoll.poll(timeout_s, len(self.handlers) + 2)
+        ready = self._epoll.poll(timeout_s, len(self.handlers) + 3)
         if self._closed:
-            return
+            return False
         self.looked_ns, self._looking_ns = self._looking_ns, looking
         if looking - self.clock.refreshed_ns > SECOND_NS:
             self.clock.refresh()
         get = self.handlers.get
+        own = False
         for fd, mask in ready:
             handler = get(fd)
             if handler is not None:
                 handler.on_ready(mask)
+            elif fd == self._inner:
+                own = True
             elif self._timerfd is not None and fd == self._timerfd.fileno():
                 self._expire(self._timerfd)
+        return own
 
     def _wake(self) -> None:
         with self._timer_lock:
@@ -175,4 +203,9 @@ class Reactor:
                     timerfd.set(self._timers[0][0])
                     return
                 call = heapq.heappop(self._timers)[2]
-            call()
+            self._posted = True
+            try:
+                call()
+            except Exception as error:  # it is nobody's here, and must not end who serves the sockets
+                said = {"message": "a scheduled call failed", "exception": error}
+                self._loop.call_soon_threadsafe(self._loop.call_exception_handler, said)

@@ -24,6 +24,7 @@ import trustme
 from loadgen.client.dialects import DIALECTS
 from loadgen.client.dialects.base import RequestOptions
 from loadgen.client.exchange import HttpxSender, Timeouts
+from loadgen.client.loop import run
 from loadgen.client.tally import Tally
 from loadgen.client.transport import Access, open_client
 from loadgen.records import Prompt, Record, RequestSpec
@@ -255,10 +256,13 @@ async def serve_all(served: list[Served], access: Access, tls: tuple[ssl.SSLCont
 ARMS = {"kernel": Access(), "thread": Access(threaded=True), "httpx": Access(httpx_pool=True)}
 
 
-@pytest.mark.parametrize("arm", ARMS)
+@pytest.mark.parametrize("arm", [*ARMS, "own loop"])
 def test_a_legal_stream_over_a_socket(arm: str) -> None:
     served = [Served.of(Random(-1 - seed), legal_stream(Random(seed))) for seed in range(SERVED)]
-    asyncio.run(serve_all(served, ARMS[arm], None))
+    if arm == "own loop":
+        run(serve_all, served, ARMS["kernel"], None)
+    else:
+        asyncio.run(serve_all(served, ARMS[arm], None))
 
 
 @pytest.mark.parametrize("arm", ["kernel", "httpx"])

@@ -18,6 +18,7 @@ import pytest
 import trustme
 
 from loadgen.client.exchange import Timeouts
+from loadgen.client.loop import run
 from loadgen.client.transport import Access
 from loadgen.records import Record
 from tests.cases.support import TRANSPORTS, open_sender, spec
@@ -139,7 +140,7 @@ def test_each_cell_has_one_right_outcome_and_its_neighbours_are_whole(transport:
         return wrong
 
     with cycles() as kept:
-        wrong = asyncio.run(main())
+        wrong = run(main)
     assert not wrong, "\n".join(wrong)
     # Three requests a cell were sent. httptools keeps what its callback raised, where headers have no end.
     assert max(kept.values(), default=0) <= 3, kept
@@ -156,7 +157,7 @@ def test_the_matrix_is_whole() -> None:
 
 
 def one(transport: str, url: str, access: Access | None = None) -> str:
-    [record] = asyncio.run(sent(transport, url, access, requests=1))
+    [record] = run(sent, transport, url, access, 1)
     assert record.status is None and record.first_byte_ns is None
     return told(record)
 
@@ -217,7 +218,7 @@ def test_tls_handshakes(transport: str) -> None:
 
     right = {name: outcome for name, (_, outcome) in HANDSHAKES.items()}
     for _ in range(3):
-        found = dict(zip(HANDSHAKES, asyncio.run(main()), strict=True))
+        found = dict(zip(HANDSHAKES, run(main), strict=True))
         if found == right:
             break
     assert found == right
@@ -244,7 +245,7 @@ def test_certificates(transport: str, fault: str, tmp_path: Path) -> None:
         async with server([GOOD], tls=context) as port:
             return await sent(transport, f"https://127.0.0.1:{port}", Access(ca_file=str(trusted)), requests=2)
 
-    outcomes = [told(record) for record in asyncio.run(main())]
+    outcomes = [told(record) for record in run(main)]
     assert outcomes == (["ok", "ok"] if fault == "none" else ["error:tls", "error:tls"])
 
 
@@ -268,4 +269,4 @@ def test_a_listener_that_is_gone_and_back(transport: str) -> None:
                 again.close()
                 return outcomes
 
-    assert asyncio.run(restarted()) == ["ok", "error:connect", "ok"]
+    assert run(restarted) == ["ok", "error:connect", "ok"]

@@ -114,7 +114,7 @@ async def _answered(reads: list[bytes]) -> tuple[Any, ...]:
     stats.sockets = SimpleNamespace(add=lambda sock: None)  # type: ignore[assignment]  # there is none to ask
     reactor = SimpleNamespace(
         clock=None, looked_ns=0, post=lambda call, *words: call(*words), want_write=lambda *words: None,
-        remove=lambda fd: None,
+        leave=lambda fd: None, drop=lambda sock: None,
     )  # fmt: skip
     owner: Any = SimpleNamespace(
         reactor=reactor, stats=stats, held=[], rearm_ns=10**12, release=lambda connection: None,

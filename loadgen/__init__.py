@@ -12,10 +12,15 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+# httpx's own command brings rich, pygments and httpcore along: with httpcore where it is needed only, a fifth of what a
+# worker takes to start. httpx does without it where it cannot be imported.
+sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
 
 if TYPE_CHECKING:
     from .api import Requests, Result, load, run, sweep

@@ -21,8 +21,7 @@ import httpx
 from ..errors import Failure
 from .dialects.base import MalformedEvent
 from .dialects.reading import parse_json
-from .failures import error_message, failure_kind, redirected, system_words
-from .pool import forget
+from .failures import error_message, failure_kind, forget, redirected, system_words
 from .remedies import NAME_ANOTHER, PreflightError
 from .target import Target, mask
 

@@ -15,7 +15,6 @@ from dataclasses import replace
 from typing import Literal, NamedTuple
 
 import anyio
-import httpcore
 import httpx
 import orjson
 
@@ -25,10 +24,18 @@ from ..workload.tokenizer import LocalTokenizer
 from .counting import TEXT_BYTES, count_answer
 from .decode import decoder
 from .dialects.base import Dialect, RequestOptions, asked_choices, asked_output
-from .failures import describe, error_message, failure_kind, reason_phrase, redirected, untraced
+from .failures import (
+    describe,
+    error_message,
+    failure_kind,
+    forget,
+    reason_phrase,
+    redirected,
+    transport_errors,
+    untraced,
+)
 from .kernel import KernelTransport
 from .limits import Live, Timeouts
-from .pool import forget
 from .probe import PROBE, Probe, nothing
 from .retry import retry_after_s
 from .secrets import scrub, secrets_of
@@ -127,7 +134,7 @@ class HttpxSender:
         try:
             with live.scope:
                 await self._exchange(spec, body, scheduled_ns, live, end)
-        except (httpx.HTTPError, httpx.StreamError, httpcore.ProtocolError, OSError) as error:
+        except transport_errors() as error:
             end.broke(error)
             untraced(error)
         finally:

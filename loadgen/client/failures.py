@@ -8,13 +8,13 @@ import os
 import re
 import socket
 import ssl
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import urljoin
 
-import httpcore
 import httpx
 import orjson
 
@@ -49,6 +49,22 @@ def untraced(error: BaseException) -> None:
         one.__traceback__ = None
 
 
+def forget(response: httpx.Response) -> None:
+    """Part a closed response of httpx's transport from its stream, which keeps it, for the same reason."""
+    response.stream = httpx.ByteStream(b"")
+
+
+def transport_errors() -> tuple[type[Exception], ...]:
+    """What a transport raises."""
+    return (httpx.HTTPError, httpx.StreamError, OSError, *_let_through())
+
+
+def _let_through() -> tuple[type[Exception], ...]:
+    """What httpx lets through of httpcore, which is imported only where its transport is used."""
+    core = sys.modules.get("httpcore")
+    return () if core is None else (core.ProtocolError,)
+
+
 def failure_kind(error: BaseException) -> FailureKind:
     """Which kind of fault an exception of the transport is."""
     for one in causes(error):
@@ -62,7 +78,7 @@ def failure_kind(error: BaseException) -> FailureKind:
             return "client"
     if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.ProxyError):
         return "connect"
-    if isinstance(error, httpx.ProtocolError | httpcore.ProtocolError | httpx.DecodingError):
+    if isinstance(error, (httpx.ProtocolError, httpx.DecodingError, *_let_through())):
         return "protocol"
     return "reset"
 

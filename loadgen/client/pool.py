@@ -32,11 +32,6 @@ def stamp_reads(client: httpx.AsyncClient, addresses: Addresses | None = None, r
             transport._pool._network_backend = backend
 
 
-def forget(response: httpx.Response) -> None:
-    """Part a closed response from its stream, which keeps it: nothing collects such cycles while a step runs."""
-    response.stream = httpx.ByteStream(b"")
-
-
 class _StampedStream(httpcore.AsyncNetworkStream):
     def __init__(self, inner: httpcore.AsyncNetworkStream, place: Place | None, reconnect_every: int) -> None:
         """On a connection to a place that is already taken."""

@@ -14,7 +14,6 @@ import httpx
 from ..errors import UsageError
 from .addresses import Addresses
 from .kernel import KEEPALIVE_S, KernelTransport
-from .pool import stamp_reads
 from .tally import Tally
 
 
@@ -123,6 +122,8 @@ def open_client(
             reconnect_every=access.reconnect_every,
         )
         return httpx.AsyncClient(transport=transport, trust_env=False, **common)
+    from .pool import stamp_reads  # which imports httpcore
+
     limits = httpx.Limits(
         max_connections=connections, max_keepalive_connections=connections, keepalive_expiry=KEEPALIVE_S
     )

@@ -86,11 +86,13 @@ def main() -> int:
     parser.add_argument("--slo", default="tpot_p95=40ms")
     parser.add_argument("--max-time", default="8m")
     parser.add_argument("--effort", default="quick")
+    parser.add_argument("--from", dest="first", default="1", help="the concurrency that each sweep begins with")
     flags = parser.parse_args()
     answers = []
+    more = ["--effort", flags.effort, "--max-time", flags.max_time, "--start", flags.first]
     with server(flags.start, PORTS[0], OFF) as url:
         for number in range(flags.sweeps):
-            answers.append(sweep(url, flags.slo, ["--effort", flags.effort, "--max-time", flags.max_time]))
+            answers.append(sweep(url, flags.slo, more))
             print(f"{number + 1} {answers[-1]}", flush=True)
 
     print(f"\n| sweep | limit | proven | {flags.slo.partition('=')[0]} there, ms | peak tokens/s | requests | s |")

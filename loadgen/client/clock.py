@@ -52,14 +52,10 @@ class Clock:
         self.offset = offset
         self.refreshed_ns = time.monotonic_ns()
 
-    def doubted(self, real_ns: int, read_ns: int, last_look_ns: int) -> int:
-        """The monotonic time of a stamp that was implausible: with a fresh offset, or the time of the read itself."""
+    def again(self, real_ns: int) -> int:
+        """The monotonic time of a stamp that was implausible, with a fresh offset."""
         self.refresh()
-        stamp = real_ns - self.offset
-        if stamp > read_ns or stamp < last_look_ns - SLACK_NS:
-            self.rejected += 1
-            return read_ns
-        return stamp
+        return real_ns - self.offset
 
 
 _keeper: socket.socket | None = None

@@ -27,6 +27,7 @@ from .clock import ANCILLARY_BYTES, SECOND_NS, SLACK_NS, timespec
 from .decode import decoder
 from .probe import format_address
 from .reactor import Reactor
+from .tcpinfo import disordered
 from .tls import Tls
 
 READ_BYTES = 65536
@@ -214,6 +215,7 @@ class Connection:
             self._broke(httpx.ReadError(str(error)), error)
             return
         now = time.monotonic_ns()
+        waited = False
         if not data:
             self._ended()
             return
@@ -224,7 +226,7 @@ class Connection:
             real = seconds * SECOND_NS + nanoseconds
             stamp = real - self._clock.offset
             if stamp > now or stamp < self._reactor.looked_ns - SLACK_NS:
-                stamp = self._clock.doubted(real, now, self._reactor.looked_ns)
+                stamp, waited = self._doubted(real, now)
             lag = now - stamp
             if lag < LAG_BIN_NS * LAG_BINS:
                 stats.lag[lag // LAG_BIN_NS] += 1
@@ -275,9 +277,21 @@ class Connection:
             if self.complete:
                 self._reactor.post(self._completed, answer)
             elif self.streaming:
+                if waited and answer.sink is not None:
+                    answer.sink.doubt(stamp, previous)
                 self._parse_or_hold(answer, stamp)
         if closed:
             self._ended()
+
+    def _doubted(self, real: int, now: int) -> tuple[int, bool]:
+        """The time of an implausible stamp, and whether its bytes had to wait for others, which were lost or overtaken:
+        these bear the time when they came, but were there to be read only since the last look."""
+        stamp, looked = self._clock.again(real), self._reactor.looked_ns
+        if looked - SLACK_NS <= stamp <= now:
+            return stamp, False
+        waited = stamp < looked and disordered(self.sock)
+        self._clock.rejected += not waited
+        return now, waited
 
     def _parse_or_hold(self, answer: Answer, stamp: int) -> None:
         """Until its first token, at a timer's check and when something must be acted on, a stream is parsed at once."""
@@ -325,6 +339,8 @@ class Connection:
         if self.streaming:
             if self.decode is not None:
                 data = self.decode(data)
+                if not data:
+                    return
             assert answer.sink is not None
             if answer.sink.hold(data, self.stamp_ns, answer.probe.previous_read_ns):
                 self.urgent = True

@@ -316,9 +316,7 @@ class RemoteFleet(Fleet):
     async def _keep_bringing(self, team: Sequence[Worker], on_fault: Callable[[LoadgenError], None]) -> None:
         while True:
             await asyncio.sleep(BRING_S)
-            for worker in team:
-                if not worker.lost:
-                    await self._bring(worker, on_fault)
+            await _all(self._bring(worker, on_fault) for worker in team if not worker.lost)
 
     async def _bring(self, worker: Worker, on_fault: Callable[[LoadgenError], None]) -> bool:
         """Bring what the part file has more by now; False where it cannot be had."""

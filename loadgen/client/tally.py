@@ -151,6 +151,10 @@ class Tally(Intake):
             or self._held - self._parsed > HOLD_BYTES
         )
 
+    def doubt(self, stamp_ns: int, previous_read_ns: int) -> None:
+        """Not even the last event of the read that was held last is exact: it came between these two."""
+        self._pending.append((b"", stamp_ns, previous_read_ns))
+
     def parse_pending(self, limit_events: int = 64) -> int:
         """Parse what is held, in order, whole reads until about `limit_events`; returns the number of events.
 
@@ -304,6 +308,9 @@ class Tally(Intake):
 
     def _read(self, data: bytes, stamp_ns: int, previous_read_ns: int) -> int:
         """One read; the number of events in it."""
+        if not data:  # see `doubt`
+            self._not_the_last(stamp_ns, previous_read_ns)
+            return 0
         form = self._in_a_read
         if form and len(data) <= self._limit and self._is_plain(form, data, stamp_ns, previous_read_ns):
             return 1

@@ -47,6 +47,11 @@ class SocketStats:
         self.dropped = _plus(self.dropped, at(_asked(sock, socket.SOL_SOCKET, SO_MEMINFO, MEMINFO_BYTES), DROPS))
 
 
+def disordered(sock: socket.socket) -> bool:
+    """Have segments arrived out of order on this socket? False where that is not told."""
+    return bool(at(_asked(sock, socket.IPPROTO_TCP, TCP_INFO, INFO_BYTES), OUT_OF_ORDER))
+
+
 def _asked(sock: socket.socket, level: int, option: int, size: int) -> bytes:
     try:
         return sock.getsockopt(level, option, size)

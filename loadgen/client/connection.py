@@ -226,8 +226,12 @@ class Connection:
             real = seconds * SECOND_NS + nanoseconds
             stamp = real - self._clock.offset
             if stamp > now or stamp < self._reactor.looked_ns - SLACK_NS:
-                stamp, waited = self._doubted(real, now)
+                stamp = self._doubted(real, now)
             lag = now - stamp
+            if lag > SLACK_NS and disordered(self.sock):
+                # Bytes that had to wait for others, which were lost or overtaken, bear the time when they came: when
+                # they could be read is known from the last look alone.
+                stamp, lag, waited = now, 0, True
             if lag < LAG_BIN_NS * LAG_BINS:
                 stats.lag[lag // LAG_BIN_NS] += 1
             else:
@@ -283,15 +287,13 @@ class Connection:
         if closed:
             self._ended()
 
-    def _doubted(self, real: int, now: int) -> tuple[int, bool]:
-        """The time of an implausible stamp, and whether its bytes had to wait for others, which were lost or overtaken:
-        these bear the time when they came, but were there to be read only since the last look."""
-        stamp, looked = self._clock.again(real), self._reactor.looked_ns
-        if looked - SLACK_NS <= stamp <= now:
-            return stamp, False
-        waited = stamp < looked and disordered(self.sock)
-        self._clock.rejected += not waited
-        return now, waited
+    def _doubted(self, real: int, now: int) -> int:
+        """The time of an implausible stamp, by a fresh offset; if that is no better, of its read."""
+        stamp = self._clock.again(real)
+        if stamp > now or (stamp < self._reactor.looked_ns - SLACK_NS and not disordered(self.sock)):
+            self._clock.rejected += 1
+            return now
+        return stamp
 
     def _parse_or_hold(self, answer: Answer, stamp: int) -> None:
         """Until its first token, at a timer's check and when something must be acted on, a stream is parsed at once."""

@@ -48,7 +48,7 @@ def records_of(folder: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("faults", variants(*WIRES, usual=3))
-def test_every_answer_is_whole_over_a_bad_wire(faults: str, tmp_path: Path) -> None:
+def test_l31_every_answer_is_whole_over_a_bad_wire(faults: str, tmp_path: Path) -> None:
     seen = run(faults, "-o", str(tmp_path))
     assert seen["code"] in (0, 4), seen["err"]
     records = [record for record in records_of(tmp_path) if record["phase"] == "measured"]
@@ -64,7 +64,7 @@ def test_every_answer_is_whole_over_a_bad_wire(faults: str, tmp_path: Path) -> N
         assert health[what] > 0
 
 
-def test_a_wire_that_goes_dead_ends_every_request_in_time(tmp_path: Path) -> None:
+def test_l31_a_wire_that_goes_dead_ends_every_request_in_time(tmp_path: Path) -> None:
     seen = run("dead_from=2", "--requests", "4000", "--max-error-rate", "100%", "--max-time", "8s", "-o", str(tmp_path))
     records = records_of(tmp_path)
     outcomes = {record["outcome"] for record in records}

@@ -107,6 +107,24 @@ def test_server_facts_of_an_answer() -> None:
 # --- several events in a read -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("at_once", [False, True], ids=["later", "at once"])
+@pytest.mark.parametrize("doubted", range(6))
+def test_a_doubted_read_has_no_exact_event(doubted: int, at_once: bool) -> None:
+    """Also where it was taken as a plain delta without parsing, and whatever is held behind it."""
+    tally = Tally(DIALECTS["chat"], SENT)
+    for number in range(6):
+        stamp = SENT + (number + 1) * 10 * MS
+        tally.hold(C(f"t{number}"), stamp, stamp - 3 * MS)
+        if number == doubted:
+            tally.doubt(stamp, stamp - 3 * MS)
+        while at_once and tally.pending_bytes:
+            tally.parse_pending()
+    tally.hold(FIN("stop") + DONE, SENT + 90 * MS, SENT + 80 * MS)
+    result = tally.result(None)
+    assert result.events.bounded == [(doubted, 3_000)]
+    assert result.output_count == 6
+
+
 def test_earlier_events_of_a_read_are_bounded() -> None:
     """The last is exact; the others came at most since the read before, in µs rounded up."""
     tally = Tally(DIALECTS["chat"], SENT)

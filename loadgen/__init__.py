@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-# httpx's own command brings rich, pygments and httpcore along: with httpcore where it is needed only, a fifth of what a
-# worker takes to start. httpx does without it where it cannot be imported.
+# httpx's own command brings rich, pygments and httpcore along, a third of what a worker takes to start. httpx does
+# without it where it cannot be imported.
 sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
 
 if TYPE_CHECKING:

@@ -2,7 +2,8 @@
 
 A command is a line of a code fence that begins with `loadgen`. Addresses in it become a server's of the test's own,
 files those of `FILES`, run folders a copy of the committed example; verbs that measure are only said what they would
-send (`--dry-run`), or, with LOADGEN_THOROUGH set, made short. `SHORTER` has what else takes long.
+send (`--dry-run`), or, with LOADGEN_THOROUGH set, made short. Of what `SHORTER` lists, as it takes long, only the words
+are read here; it says which tests run it.
 """
 
 from __future__ import annotations
@@ -49,19 +50,22 @@ FILES: dict[str, str | Path] = {
 MEASURING = ("run", "sweep", "replay")
 # A piece of a command → what stands there instead; None: it is not run at all, for the reason said.
 SHORTER: dict[str, tuple[str | None, str]] = {
-    "loadgen calibrate": (None, "a minute of a quiet machine; tests/cli/test_calibrate.py has it"),
+    **({} if THOROUGH > 1 else {"loadgen calibrate": (None, "a minute; tests/cli/test_calibrate.py has it")}),
     "--pairs": (None, "pairs of measurements; tests/cli/test_check_pairs.py has them"),
-    "loadgen experiment": (None, "each is two long arms; its own tests have them"),
+    **dict.fromkeys(
+        ("loadgen experiment ./", "prefix-cache --http", "prefix-cache http", *(() if THOROUGH > 1 else ("--seed 7",))),
+        (None, "each is two long arms; tests/cli/test_experiment.py has them"),
+    ),
     "--ray": (None, "needs a Ray cluster; tests/ray/test_cluster.py has it"),
     "--resume": (None, "needs a run that was interrupted; tests/cli/test_resume.py has it"),
-    "--truth": (None, "a long run in virtual time; tests/simulator/test_simulate_command.py has it"),
-    "loadgen simulate": (None, "it serves until it is ended; tests/simulator/test_simulate_command.py has it"),
-    "--like": (None, "a fit to a run; its own tests have it"),
+    "--truth": (None, "three minutes; tests/simulator/test_simulate_command.py has it"),
+    "--like results/example-vllm": (None, "it serves until it is ended; tests/simulator has it"),
     " --demo": ("", "a minute"),
     **({"--html": (None, "draws every chart; the page's own tests have it")} if THOROUGH < 2 else {}),
     "…": (None, "a sketch of a command"),
     "runs/*": (None, "a job's own folders"),
 }
+COMMENT = re.compile(r"\s+#.*")
 URL = re.compile(r"https?://[^\s'\"|]+|\bURL(_[AB])?\b")
 
 
@@ -84,6 +88,7 @@ def split(command: str, url: str) -> list[str]:
 
 def words_of(command: str, url: str) -> list[str] | None:
     """Its words, as they are run here; None where it is not."""
+    command = COMMENT.sub("", command)
     for piece, (instead, _) in SHORTER.items():
         if piece in command:
             if instead is None:

@@ -52,7 +52,7 @@ class Clock:
         self.offset = offset
         self.refreshed_ns = time.monotonic_ns()
 
-    def again(self, real_ns: int) -> int:
+    def restamp(self, real_ns: int) -> int:
         """The monotonic time of a stamp that was implausible, with a fresh offset."""
         self.refresh()
         return real_ns - self.offset

@@ -278,18 +278,18 @@ class Connection:
                     self._broke(*_told(error))
                     return
                 self.keep = False  # the answer is whole; what follows it is nobody's
+            if waited and self.streaming and answer.sink is not None:
+                answer.sink.doubt(stamp, previous)
             if self.complete:
                 self._reactor.post(self._completed, answer)
             elif self.streaming:
-                if waited and answer.sink is not None:
-                    answer.sink.doubt(stamp, previous)
                 self._parse_or_hold(answer, stamp)
         if closed:
             self._ended()
 
     def _doubted(self, real: int, now: int) -> int:
         """The time of an implausible stamp, by a fresh offset; if that is no better, of its read."""
-        stamp = self._clock.again(real)
+        stamp = self._clock.restamp(real)
         if stamp > now or (stamp < self._reactor.looked_ns - SLACK_NS and not disordered(self.sock)):
             self._clock.rejected += 1
             return now

@@ -1,7 +1,7 @@
 """An event loop that serves one reactor's sockets while it waits.
 
-In another's loop each round of reading goes through its selector, its list of callbacks and back; that is a third of
-what a token costs where they come one by one. Here the loop waits in the reactor, and the reactor returns to it only
+In another's loop each round of reading goes through its selector, its list of callbacks and back; that is a quarter
+of what a token costs where they come one by one. Here the loop waits in the reactor, and the reactor returns to it only
 when there is something for it to do.
 """
 
@@ -17,7 +17,7 @@ import anyio
 T = TypeVar("T")
 
 
-class Waits(Protocol):
+class Waiter(Protocol):
     """What is waited in instead of the selector: a reactor."""
 
     def wait(self, timeout_s: float | None) -> bool:
@@ -25,16 +25,16 @@ class Waits(Protocol):
 
 
 class _Selector(selectors.BaseSelector):
-    """The platform's, but that `waits`, where there is one, waits in its place and watches it among others."""
+    """The platform's, but that the `waiter`, where there is one, waits in its place and watches it among others."""
 
     def __init__(self) -> None:
         self.inner = selectors.DefaultSelector()
-        self.waits: Waits | None = None
+        self.waiter: Waiter | None = None
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        if self.waits is None:
+        if self.waiter is None:
             return self.inner.select(timeout)
-        return self.inner.select(0) if self.waits.wait(timeout) else []
+        return self.inner.select(0) if self.waiter.wait(timeout) else []
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
         return self.inner.register(fileobj, events, data)
@@ -59,15 +59,15 @@ class Loop(asyncio.SelectorEventLoop):
         self._waiting = _Selector()
         super().__init__(self._waiting)
 
-    def enter(self, waits: Waits) -> int | None:
+    def enter(self, waiter: Waiter) -> int | None:
         """Wait in this from now on; what it is to watch for the loop. None where another is waited in already."""
-        if self._waiting.waits is not None or not hasattr(self._waiting.inner, "fileno"):
+        if self._waiting.waiter is not None or not hasattr(self._waiting.inner, "fileno"):
             return None
-        self._waiting.waits = waits
+        self._waiting.waiter = waiter
         return int(self._waiting.inner.fileno())
 
     def leave(self) -> None:
-        self._waiting.waits = None
+        self._waiting.waiter = None
 
 
 def run(main: Callable[..., Awaitable[T]], *args: Any) -> T:

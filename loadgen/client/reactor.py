@@ -59,11 +59,11 @@ class Reactor:
         self._closed = False
         self._thread: threading.Thread | None = None
         self.threaded = threaded and self._timerfd is not None
-        # asyncio's own file, where its loop waits in here.
-        self._inner = self._loop.enter(self) if isinstance(self._loop, Loop) and not self.threaded else None
+        # What asyncio waits for, where its loop waits in here.
+        self._loop_fd = self._loop.enter(self) if isinstance(self._loop, Loop) and not self.threaded else None
         self._posted = False  # may the loop have something to do?
-        if self._inner is not None:
-            self._epoll.register(self._inner, select.EPOLLIN)
+        if self._loop_fd is not None:
+            self._epoll.register(self._loop_fd, select.EPOLLIN)
         elif self.threaded:
             self._thread = threading.Thread(target=self._run, name="loadgen-reader", daemon=True)
             self._thread.start()
@@ -122,7 +122,7 @@ class Reactor:
         if self._closed:
             return
         self._closed = True
-        if self._inner is not None:
+        if self._loop_fd is not None:
             assert isinstance(self._loop, Loop)
             self._loop.leave()
         elif self._thread is None:
@@ -145,7 +145,7 @@ class Reactor:
         self._serve(0)
 
     def wait(self, timeout_s: float | None) -> bool:
-        """See `Waits`."""
+        """See `Waiter`."""
         end = None if timeout_s is None else time.monotonic() + timeout_s
         self._posted = False
         while not self._serve(timeout_s):
@@ -173,7 +173,7 @@ class Reactor:
             handler = get(fd)
             if handler is not None:
                 handler.on_ready(mask)
-            elif fd == self._inner:
+            elif fd == self._loop_fd:
                 own = True
             elif self._timerfd is not None and fd == self._timerfd.fileno():
                 self._expire(self._timerfd)

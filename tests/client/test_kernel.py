@@ -521,7 +521,7 @@ def test_a_stepped_wall_clock_is_seen_and_never_a_latency() -> None:
     for step in (3_600_000_000_000, -3_600_000_000_000, 5_000_000):
         # The wall clock was stepped after the offset was taken: the offset in use is off by `step`.
         clock.offset -= step
-        assert abs(clock.again(real) - now) < 1_000_000
+        assert abs(clock.restamp(real) - now) < 1_000_000
     assert clock.steps == 3
 
 

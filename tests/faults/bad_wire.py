@@ -2,8 +2,9 @@
 packets to the server, and back, go over a wire that delays, loses, doubles, spoils and overtakes them.
 
 The wire is a TUN device: what is sent to THERE is read here and written back with its two addresses exchanged, so that
-it comes from THERE to the server, which listens at HERE. In ARGUMENT, URL is the server's. Prints the command's exit
-code, output and what the server and the wire have seen, as JSON. Needs root and /dev/net/tun.
+it comes from THERE to the server, which listens at HERE. In ARGUMENT, URL is the server's. Prints as JSON the command's
+exit code and output, how many requests the server has answered, and how many packets were lost or spoiled. Needs root
+and /dev/net/tun.
 """
 
 from __future__ import annotations
@@ -112,7 +113,7 @@ def main() -> None:
         done = subprocess.run(command, capture_output=True, text=True, timeout=60)
         answered = len(generations(server.requests))
     seen = {"code": done.returncode, "out": done.stdout, "err": done.stderr, "answered": answered}
-    sys.stdout.write(json.dumps({**seen, "carried": wire.carried, "harmed": wire.harmed}))
+    sys.stdout.write(json.dumps({**seen, "harmed": wire.harmed}))
 
 
 if __name__ == "__main__":

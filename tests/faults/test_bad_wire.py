@@ -51,7 +51,10 @@ def records_of(folder: Path) -> list[dict[str, Any]]:
 def test_l31_every_answer_is_whole_over_a_bad_wire(faults: str, tmp_path: Path) -> None:
     seen = run(faults, "-o", str(tmp_path))
     assert seen["code"] in (0, 4), seen["err"]
-    records = [record for record in records_of(tmp_path) if record["phase"] == "measured"]
+    records = records_of(tmp_path)
+    assert seen["answered"] == len(records), "each came to the server once"
+    assert (seen["harmed"] > 0) == ("loss" in faults or "spoil" in faults)
+    records = [record for record in records if record["phase"] == "measured"]
     assert len(records) == REQUESTS
     assert {record["outcome"] for record in records} == {"ok"}
     assert {record["output_tokens"]["count"] for record in records} == {TOKENS}

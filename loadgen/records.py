@@ -622,13 +622,14 @@ class LevelResult:
 @dataclass(frozen=True, slots=True)
 class NextLevel:
     """The load to measure next, and why, in a few words: requests in flight or, of an open loop, `rate` in
-    requests/s. `check`: it was judged before, and only its throughput is asked for. `repeat`: it is one of several
-    windows that are pooled."""
+    requests/s. `check`: it was judged before, and only its throughput is asked for, where `precise` to the sweep's
+    precision. `repeat`: it is one of several windows that are pooled."""
 
     concurrency: int
     why: str
     rate: float | None = None
     check: bool = False
+    precise: bool = False
     repeat: bool = False
 
 

@@ -116,6 +116,7 @@ class SweepOptions(Options, total=False):
     factor: float
     max_level: int
     repeats: int
+    precision: float | str | None
     levels: Sequence[int] | str | None
     max_rate: float | None
     demo: bool

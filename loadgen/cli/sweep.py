@@ -10,7 +10,7 @@ from ..errors import UsageError
 from .definitions import arrivals_of, use_definition
 from .options import shared
 from .sections import SectionedCommand
-from .values import Levels, Number, Rate, Whole, typed
+from .values import Levels, Number, Rate, Share, Whole, typed
 
 if TYPE_CHECKING:
     from ..search.sweep import SweepPlan
@@ -48,6 +48,12 @@ DEMO = {"input_len": "32-96", "output_len": "8-24", "effort": "quick", "slo": ("
         default=1,
         show_default=True,
         help="On a server that is not steady: measure N windows of each level of the answer, in turn, and pool them.",
+    ),
+    click.option(
+        "--precision",
+        type=Share(),
+        metavar="X%",
+        help="Measure on until the highest throughput is known to ±X%.  [default: as far as the search needs it]",
     ),
     click.option(
         "--rate",
@@ -97,6 +103,14 @@ def check(rate: float | None, demo: bool, levels: tuple[int, ...] | None, **flag
         raise UsageError("--demo is a demonstration on the simulated server", "add --simulate, or leave --demo out")
     if levels is not None and (name := typed("start", "factor", "max_level")):
         raise UsageError(f"--levels and --{name} exclude each other", "leave one of the two out")
+    if flags["precision"] is not None:
+        if fixed := typed("rate", "repeats", "requests", "duration"):
+            raise UsageError(f"--precision and --{fixed} exclude each other", "leave one of the two out")
+        if levels is not None and flags["slo"]:
+            raise UsageError(
+                "--precision with --levels is for sweeps without objectives, whose steps it ends",
+                "leave --precision, --levels or --slo out",
+            )
 
 
 def _climb(flags: dict[str, Any]) -> int:
@@ -123,6 +137,7 @@ def load_of(**flags: Any) -> tuple[SweepPlan, dict[str, Any]]:
         refine=2 if demo else None,
         revisit=not demo,
         repeats=flags.pop("repeats"),
+        precision=flags.pop("precision"),
     )
     if rate is not None:
         from ..runner import OpenLoop

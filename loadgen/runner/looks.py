@@ -22,6 +22,7 @@ from ..client.driver import Progress
 from ..log.columns import Columns
 from ..records import PHASES, LevelResult, Slo, Window
 from ..search.effort import StepRule
+from ..search.peak import within
 from ..search.rates import piled
 from ..search.verdict import ERRORS, judge
 
@@ -131,7 +132,7 @@ class Looks:
             # An open loop goes on all the same: its requests may still pile up.
             return ahead <= HOPELESS and not self._rising and not self._hope(table, ahead)
         rate = completed_throughput(table, window, self._concurrency)
-        return rate.low is not None and rate.value - rate.low <= self._rule.precision * rate.value
+        return within(rate, self._rule.precision)
 
     def _hope(self, table: Columns, ahead: float) -> bool:
         """Would the most requests that the step may send decide it, if they are as those so far?"""

@@ -125,7 +125,13 @@ class _Run:
         self.dialect = find_dialect(self.target.endpoint)
         self.options = options_of(config, self.target.endpoint)
         self.started_epoch_ns = time.time_ns()
-        self.rule = step_rule(config.effort, config.slo, requests=config.requests, duration=config.duration_s)
+        self.rule = step_rule(
+            config.effort,
+            config.slo,
+            requests=config.requests,
+            duration=config.duration_s,
+            precision=config.plan.precision,
+        )
         if config.rates is not None:
             self.rule = rate_rule(self.rule)
         self.budget = budget_of(config, self.workload)

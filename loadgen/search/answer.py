@@ -16,10 +16,9 @@ from .levels import (
     gain,
     latest_of,
     marginal,
-    peak,
-    peak_goodput,
     two_doublings_below,
 )
+from .peak import highest, mean_of, of_levels, peak_goodput, throughputs, within
 from .repeats import differ, pooled
 
 DETAIL_CHARS = 200  # of why a step was ended, in a sentence: the words may be a server's
@@ -34,13 +33,15 @@ def stopped(
     last: LevelResult | None = None,
     listed: bool,
     repeated: bool = False,
+    precision: float | None = None,
 ) -> Stop:
     """The answer at the end. `last` is the level that ended the sweep, if one did; `gain` the growth per doubling below
-    which load no longer pays; `listed` says that the levels were given, `repeated` that a level's windows are
-    pooled."""
+    which load no longer pays; `listed` says that the levels were given, `repeated` that a level's windows are pooled;
+    `precision` is how well the highest throughput was to be known, as a share of it."""
     latest = pooled(history) if repeated else latest_of(history)
     held, broke = certain(latest)
-    best = peak(latest, reason)
+    known = of_levels(latest) if precision is None else throughputs(history)
+    best = mean_of(highest(known, reason, precision))
     kind, _, objective = reason.partition(":")
     limit, around = None, None
     if kind == "slo":
@@ -55,8 +56,10 @@ def stopped(
             parts.append(
                 f"{objective} stays within 5 % of its limit from {around[0]:,.3g} to {around[1]:,.3g} in flight."
             )
-    if best is not None and kind != "slo":
+    if best is not None and (kind != "slo" or precision is not None):
         parts.append(f"Highest output throughput: {_rate(best)}.")
+    if best is not None and precision is not None and not within(best, precision):
+        parts.append(f"It is not known to ±{100 * precision:g} %, as was asked for; longer steps (--effort) may tell.")
     parts.append(_repeated(latest))
     parts.append(unsteady)
     return Stop(

@@ -74,9 +74,17 @@ EFFORTS: dict[str, StepRule] = {
 }
 
 
-def step_rule(effort: str, slo: Slo, *, requests: int | None = None, duration: float | None = None) -> StepRule:
-    """The rule for an effort, scaled to what the objectives need."""
+def step_rule(
+    effort: str,
+    slo: Slo,
+    *,
+    requests: int | None = None,
+    duration: float | None = None,
+    precision: float | None = None,
+) -> StepRule:
+    """The rule for an effort, scaled to what the objectives need. `precision` takes the place of the effort's own."""
     base = EFFORTS[effort]
+    base = base if precision is None else replace(base, precision=precision)
     highest = max((o.percentile or 100 * slo.attainment for o in slo.objectives), default=0.0)
     base = replace(base, requests=requests, duration=duration)
     if not slo:
@@ -103,10 +111,12 @@ def baseline_rule(rule: StepRule) -> StepRule:
 
 
 def rule_of(rule: StepRule, level: NextLevel, *, repeats: int = 1) -> StepRule:
-    """The rule of a level's window: shorter where only its throughput is checked, and where it is one of several that
-    are pooled, which are of equal size and together about one step's most."""
+    """The rule of a level's window: shorter where only its throughput is checked, and not for a precision, and where it
+    is one of several that are pooled, which are of equal size and together about one step's most."""
     if rule.requests is not None or rule.duration is not None:
         return rule
+    if level.precise:
+        return replace(rule, first_look=130)
     if level.check:
         return replace(rule, first_look=130, requests_cap=EFFORTS["quick"].requests_cap)
     if level.repeat:

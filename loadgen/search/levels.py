@@ -10,18 +10,18 @@ from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 from ..errors import UsageError
-from ..records import Estimate, LevelResult
+from ..records import LevelResult
 from .verdict import ERRORS
 
 Latest = Mapping[int, LevelResult]
 Load = TypeVar("Load", int, float)  # requests in flight, or requests/s
 
 _ENDED = {"client": "client_bound", "errors": "errors", "unauthorized": "errors"}  # any other ending is its own reason
-_Z = 1.96  # half a printed 95 % interval, which already carries Student's t, is _Z standard errors wide
 BAND = 0.05  # of an objective: the loads between which the percentile stays so near are as good an answer
 NEARBY = 2.2  # levels within this factor of the limit tell how steeply the percentile rises there
 FLAT = 4.0  # a band wider than this on either side is no band
 FACTORS = (1.01, 1e6)  # from one rung to the next: so a ladder to any load has less than 4,000 of them
+CHOSEN = 1.5  # intervals: the largest of several comes out lower when it is measured again
 DRIFT = 0.02  # two windows of one load that differ by less are equal, however narrow their intervals
 
 
@@ -162,34 +162,6 @@ def flattened(latest: Latest, least_gain: float) -> str | None:
     return "plateau" if growth is not None and growth[1] < math.log1p(least_gain) else None
 
 
-def peak(latest: Latest, reason: str) -> Estimate | None:
-    """The highest throughput found. At a plateau the weighted mean of the last two levels, as the larger of two equals
-    is biased up; else the largest."""
-    known = [
-        level.output_throughput
-        for _, level in sorted(latest.items())
-        if level.output_throughput is not None and ended_by(level) not in ("client_bound", "errors")
-    ]
-    if not known:
-        return None
-    if reason != "plateau" or len(known) < 2:
-        return max(known, key=lambda estimate: estimate.value)
-    pair = known[-2:]
-    errors = [(e.high - e.low) / 2 / _Z if e.low is not None and e.high is not None else 0.0 for e in pair]
-    if min(errors) <= 0:
-        return Estimate(sum(e.value for e in pair) / 2)
-    weights = [1 / error**2 for error in errors]
-    mean = sum(w * e.value for w, e in zip(weights, pair, strict=True)) / sum(weights)
-    half = _Z / math.sqrt(sum(weights))
-    return Estimate(mean, mean - half, mean + half)
-
-
-def peak_goodput(latest: Latest) -> float | None:
-    """The most requests/s that met every per-request objective, at any level; None without such objectives."""
-    known = [level.goodput for level in latest.values() if level.goodput is not None and ended_by(level) is None]
-    return max(known, default=None)
-
-
 # --- steadiness -----------------------------------------------------------------------------------------------------
 
 
@@ -206,11 +178,14 @@ def again(history: Sequence[LevelResult]) -> int | None:
 def changed(history: Sequence[LevelResult]) -> tuple[LevelResult, LevelResult] | None:
     """Two windows of one level whose throughputs differ beyond their intervals and by more than 2 %."""
     for place, second in enumerate(history):
-        for first in history[:place]:
+        before = [(level, log) for level in history[:place] if (log := log_throughput(level)) is not None]
+        largest = max((log[0] for _, log in before), default=0.0)
+        for first, a in before:
             if first.concurrency != second.concurrency or "baseline" in (first.verdict, second.verdict):
                 continue
-            a, b = log_throughput(first), log_throughput(second)
-            if a is not None and b is not None and abs(a[0] - b[0]) > max(math.hypot(a[1], b[1]), DRIFT):
+            b = log_throughput(second)
+            margin = CHOSEN if a[0] == largest else 1.0
+            if b is not None and abs(a[0] - b[0]) > max(margin * math.hypot(a[1], b[1]), DRIFT):
                 return first, second
     return None
 

@@ -10,6 +10,7 @@ Rules, in this order:
    within 5 % of its objective is the answer.
 5. At the end an early level is measured again, to see whether the server is still the one that it was; or, with
    repeats, the levels on which the answer rests, in turn, and what their windows say together is the answer.
+6. With a precision, the level of the highest throughput is measured on until that is known so well.
 """
 
 from __future__ import annotations
@@ -22,9 +23,11 @@ from ..errors import UsageError
 from ..records import LevelResult, NextLevel, Stop
 from .answer import stopped
 from .levels import Latest, again, bracket, broken, certain, check_factor, ended_by, flattened, latest_of, marginal
+from .peak import AGAIN, imprecise
 from .repeats import LEAST, MOST, answering, climb_of, in_turn, pooled
 
 ADMISSION = "errors:admission_limit"
+PRECISIONS = (0.01, 0.5)  # the spread that equal batches may hide, RATE_FLOOR, is near the former
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +35,7 @@ class SweepPlan:
     """How a sweep climbs. `gain` is the growth of throughput per doubling of load below which it no longer pays;
     `resolution` the ratio of broken to held level that is fine enough; `refine` the most levels spent on reaching it,
     by default as many as it takes from one rung to the next; `revisit` measures an early level again at the end;
+    `precision` is the share of the highest throughput to which that is to be known;
     `repeats` is how many windows the levels get on which the answer rests, or all of a given list.
 
     Raises UsageError for a plan that cannot be meant.
@@ -47,12 +51,18 @@ class SweepPlan:
     refine: int | None = None
     revisit: bool = True
     repeats: int = 1
+    precision: float | None = None
 
     def __post_init__(self) -> None:
         if self.repeats != 1 and self.repeats < LEAST:
             raise UsageError(
                 f"{self.repeats} repeats do not tell how much the server's windows differ.",
                 f"give --repeats a number of at least {LEAST}",
+            )
+        if self.precision is not None and not PRECISIONS[0] <= self.precision <= PRECISIONS[1]:
+            raise UsageError(
+                f"Throughput cannot be asked for to ±{100 * self.precision:g} %.",
+                f"give --precision a share from {PRECISIONS[0]:.0%} to {PRECISIONS[1]:.0%}",
             )
         if self.levels is not None:
             if not self.levels or min(self.levels) < 1:
@@ -83,7 +93,7 @@ class SweepPlan:
         if self.levels is not None:
             return len(self.levels) * (self.repeats - 1)
         repeated = MOST * (self.repeats - 1) if self.repeats > 1 else self.revisit
-        return (self.halvings + 2 if self.has_slo else 0) + repeated
+        return (self.halvings + 2 if self.has_slo else 0) + repeated + (AGAIN if self.precision is not None else 0)
 
 
 def decide(history: Sequence[LevelResult], plan: SweepPlan) -> NextLevel | Stop:
@@ -121,6 +131,10 @@ def decide(history: Sequence[LevelResult], plan: SweepPlan) -> NextLevel | Stop:
     early = again(history) if plan.revisit else None
     if early is not None:
         return NextLevel(early, "again, to see whether the server is steady", check=True)
+    unsure = None if plan.precision is None else imprecise(history, found, plan.precision)
+    if unsure is not None:
+        why = f"again, to know the highest throughput to ±{100 * (plan.precision or 0):g} %"
+        return NextLevel(unsure, why, check=True, precise=True)
     return _stop(found, history, plan)
 
 
@@ -163,4 +177,13 @@ def _slo(latest: Latest) -> str:
 def _stop(reason: str, history: Sequence[LevelResult], plan: SweepPlan, last: LevelResult | None = None) -> Stop:
     listed = plan.levels is not None
     repeated = plan.repeats > 1
-    return stopped(reason, history, has_slo=plan.has_slo, gain=plan.gain, last=last, listed=listed, repeated=repeated)
+    return stopped(
+        reason,
+        history,
+        has_slo=plan.has_slo,
+        gain=plan.gain,
+        last=last,
+        listed=listed,
+        repeated=repeated,
+        precision=plan.precision,
+    )

@@ -263,6 +263,9 @@ def test_a_given_list_is_run_to_its_end() -> None:
         {"max_level": 2, "start": 4},
         {"levels": ()},
         {"levels": (4, 0)},
+        {"precision": 0.001},
+        {"precision": 0.6},
+        {"precision": math.nan},
     ],
 )
 def test_a_plan_that_cannot_be_meant(wrong: dict[str, object]) -> None:
@@ -351,6 +354,7 @@ plans = st.builds(
     has_slo=st.booleans(),
     refine=st.none() | st.integers(0, 6),
     revisit=st.booleans(),
+    precision=st.none() | st.floats(0.01, 0.5),
 )
 
 

@@ -3,7 +3,7 @@
 A command is a line of a code fence that begins with `loadgen`. Addresses in it become a server's of the test's own,
 files those of `FILES`, run folders a copy of the committed example; verbs that measure are only said what they would
 send (`--dry-run`), or, with LOADGEN_THOROUGH set, made short. Of what `SHORTER` lists, as it takes long, only the words
-are read here; it says which tests run it.
+are read here: `test_docs_long.py` runs it.
 """
 
 from __future__ import annotations
@@ -51,19 +51,22 @@ MEASURING = ("run", "sweep", "replay")
 # A piece of a command → what stands there instead; None: it is not run at all, for the reason said.
 SHORTER: dict[str, tuple[str | None, str]] = {
     **({} if THOROUGH > 1 else {"loadgen calibrate": (None, "a minute; tests/cli/test_calibrate.py has it")}),
-    "--pairs": (None, "pairs of measurements; tests/cli/test_check_pairs.py has them"),
     **dict.fromkeys(
-        ("loadgen experiment ./", "prefix-cache --http", "prefix-cache http", *(() if THOROUGH > 1 else ("--seed 7",))),
-        (None, "each is two long arms; tests/cli/test_experiment.py has them"),
+        (
+            "--pairs",
+            "loadgen experiment ./",
+            "prefix-cache --http",
+            "prefix-cache http",
+            "--resume",
+            "--truth",
+            "runs/*",
+        ),
+        (None, "something is made ready for it in tests/test_docs_long.py"),
     ),
-    "--ray": (None, "needs a Ray cluster; tests/ray/test_cluster.py has it"),
-    "--resume": (None, "needs a run that was interrupted; tests/cli/test_resume.py has it"),
-    "--truth": (None, "three minutes; tests/simulator/test_simulate_command.py has it"),
-    "--like results/example-vllm": (None, "it serves until it is ended; tests/simulator has it"),
+    **({} if THOROUGH > 1 else {"--seed 7": (None, "two long arms; tests/cli/test_experiment.py has it")}),
+    "--ray": (None, "needs a Ray cluster; tests/ray/test_docs.py has it"),
     " --demo": ("", "a minute"),
     **({"--html": (None, "draws every chart; the page's own tests have it")} if THOROUGH < 2 else {}),
-    "…": (None, "a sketch of a command"),
-    "runs/*": (None, "a job's own folders"),
 }
 COMMENT = re.compile(r"\s+#.*")
 URL = re.compile(r"https?://[^\s'\"|]+|\bURL(_[AB])?\b")
@@ -80,8 +83,9 @@ def commands() -> Iterator[tuple[Path, str]]:
                         yield page, found[1]
 
 
-def split(command: str, url: str) -> list[str]:
-    words = shlex.split(URL.sub(url, command), comments=True)[1:]
+def split(command: str) -> list[str]:
+    """What its first process gets, without the `loadgen`."""
+    words = shlex.split(command, comments=True)[1:]
     end = next((at for at, word in enumerate(words) if word in ("|", ">", ">>", "&&", ";", "||")), len(words))
     return words[:end]
 
@@ -94,7 +98,7 @@ def words_of(command: str, url: str) -> list[str] | None:
             if instead is None:
                 return None
             command = command.replace(piece, instead)
-    words = split(command, url)
+    words = split(URL.sub(url, command))
     if words[0] in MEASURING and not {"--help", "-h"} & set(words):
         words.append("--dry-run")
     return words
@@ -102,7 +106,7 @@ def words_of(command: str, url: str) -> list[str] | None:
 
 def understood(command: str, url: str) -> None:
     """Raises click's UsageError for an option, a value or a number of arguments that the verb does not have."""
-    words = [word for word in split(command, url) if word not in ("…", "[…]")]
+    words = [word for word in split(URL.sub(url, command)) if word not in ("…", "[…]")]
     context = cli.make_context("loadgen", words[:1], resilient_parsing=True)
     verb = cli.get_command(context, words[0])
     assert verb is not None, command

@@ -58,7 +58,7 @@ def stopped(
             )
     if best is not None and (kind != "slo" or precision is not None):
         parts.append(f"Highest output throughput: {_rate(best)}.")
-    if best is not None and precision is not None and not within(best, precision):
+    if best is not None and precision is not None and not unsteady and not within(best, precision):
         parts.append(f"It is not known to ±{100 * precision:g} %, as was asked for; longer steps (--effort) may tell.")
     parts.append(_repeated(latest))
     parts.append(unsteady)

@@ -101,18 +101,20 @@ def test_reference_clients_stamp_content_and_nothing_else() -> None:
 
 
 def test_accounting_reaches_the_children_and_ends_what_is_left(tmp_path: Path) -> None:
-    busy = "t = time.process_time()\nwhile time.process_time() - t < 0.3: pass\n"
+    busy = "t = time.process_time()\nwhile time.process_time() - t < {}: pass\n"
     script = tmp_path / "parent.py"
     script.write_text(
         "import os, sys, time\n"
         "if os.fork() == 0:\n"
         "    os.setsid()\n"
         "    if os.fork(): os._exit(0)\n"  # a daemon: no child of ours, nor of the parent
-        f"    exec({busy!r})\n"
+        f"    exec({busy.format(0.6)!r})\n"
         "    print(os.getpid(), flush=True)\n"
+        "    open('done', 'w').close()\n"
         "    time.sleep(600)\n"
         "os.wait()\n"
-        f"exec({busy!r})\n"
+        f"exec({busy.format(0.1)!r})\n"
+        "while not os.path.exists('done'): time.sleep(0.01)\n"
         "time.sleep(0.5)\n"
     )
     cores = set(sorted(os.sched_getaffinity(0))[:1])
@@ -129,7 +131,7 @@ def test_accounting_reaches_the_children_and_ends_what_is_left(tmp_path: Path) -
     assert usage.code == 0
     assert 0.6 <= usage.cpu_s < 3.0
     own, whole = usage.between(usage.started_ns, usage.started_ns + int(usage.wall_s * 1e9))
-    assert 0.5 <= own < 3.0
+    assert 0.4 <= own < 3.0, "the child's as well, though what came after the last look is not known"
     assert whole >= own - 0.1
     daemon = int(out.read_text())
     assert not Path(f"/proc/{daemon}").exists()

@@ -52,7 +52,8 @@ def start(*args: object, **options: Any) -> subprocess.Popen[bytes]:
     options.setdefault("stdout", subprocess.PIPE)
     options.setdefault("stderr", subprocess.PIPE)
     options.setdefault("stdin", subprocess.DEVNULL)
-    return subprocess.Popen([*COMMAND, *map(str, args)], cwd=ROOT, start_new_session=True, **options)
+    options.setdefault("cwd", ROOT)
+    return subprocess.Popen([*COMMAND, *map(str, args)], start_new_session=True, **options)
 
 
 def finish(process: subprocess.Popen[bytes], timeout_s: float = 60.0) -> Said:

@@ -43,7 +43,7 @@ class Faults:
     loss: float = 0.0
     double: float = 0.0
     spoil: float = 0.0  # a byte is another
-    dead_from: float = float("inf")  # when nothing passes any more
+    dead_after: float = float("inf")  # packets, and then nothing passes any more
 
     @classmethod
     def of(cls, words: str) -> Faults:
@@ -76,7 +76,6 @@ class Wire:
         threading.Thread(target=self._carry, daemon=True).start()
 
     def _carry(self) -> None:
-        begun = time.monotonic()
         while True:
             left = max(0.0, self._waiting[0][0] - time.monotonic()) if self._waiting else 1.0
             if select.select([self.device], [], [], left)[0]:
@@ -84,14 +83,14 @@ class Wire:
                 if packet[0] >> 4 == 4:
                     one, other = SWAPPED
                     packet[one], packet[other] = packet[other], packet[one]
-                    self._take(packet, time.monotonic() - begun)
+                    self._take(packet)
             while self._waiting and self._waiting[0][0] <= time.monotonic():
                 os.write(self.device, heapq.heappop(self._waiting)[2])
 
-    def _take(self, packet: bytearray, at_s: float) -> None:
+    def _take(self, packet: bytearray) -> None:
         dice, faults = self.random.random, self.faults
         self.carried += 1
-        if at_s >= faults.dead_from or dice() < faults.loss:
+        if self.carried > faults.dead_after or dice() < faults.loss:
             self.harmed += 1
             return
         if dice() < faults.spoil:

@@ -68,7 +68,9 @@ def test_l31_every_answer_is_whole_over_a_bad_wire(faults: str, tmp_path: Path) 
 
 
 def test_l31_a_wire_that_goes_dead_ends_every_request_in_time(tmp_path: Path) -> None:
-    seen = run("dead_from=2", "--requests", "4000", "--max-error-rate", "100%", "--max-time", "8s", "-o", str(tmp_path))
+    seen = run(
+        "dead_after=2000", "--requests", "4000", "--max-error-rate", "100%", "--max-time", "9s", "-o", str(tmp_path)
+    )
     records = records_of(tmp_path)
     outcomes = {record["outcome"] for record in records}
     assert "ok" in outcomes

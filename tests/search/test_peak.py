@@ -58,7 +58,7 @@ def test_it_is_not_asked_for_more_than_so_often_and_then_it_is_said() -> None:
 def test_windows_that_differ_are_called_unsteady_instead() -> None:
     stop = decide([*FOUND, STEADY, level(8, "n", 350, 0.03)], PRECISE)  # by twice their intervals
     assert isinstance(stop, Stop) and stop.unsteady
-    assert "not steady" in stop.sentence
+    assert "not steady" in stop.sentence and "--effort" not in stop.sentence, "nor would longer steps tell"
     early = decide([*FOUND, level(2, "n", 90)], PRECISE)
     assert isinstance(early, Stop) and early.unsteady, "where an early level shows it, nothing more is sent"
 

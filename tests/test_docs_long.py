@@ -143,7 +143,7 @@ LONG = sorted({command for _, command in COMMANDS if any(piece in command for pi
 
 
 @pytest.mark.skipif(THOROUGH < 2, reason="make test-long: minutes in all")
-@pytest.mark.parametrize("command", LONG)
+@pytest.mark.parametrize("command", LONG, ids=[command.partition(" ")[2][:60] for command in LONG])
 def test_it_runs(command: str, place: Path, servers: Servers) -> None:
     how = next(how for piece, how in HOW.items() if piece in command)
     how(command, place, servers)

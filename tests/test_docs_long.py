@@ -52,8 +52,8 @@ def servers() -> Iterator[Servers]:
         yield Servers(stack)
 
 
-def ran(*words: object, cwd: Path, timeout_s: float = 300.0) -> Said:
-    said = finish(start(*words, cwd=cwd), timeout_s)
+def ran(*words: object, cwd: Path, env: dict[str, str] | None = None, timeout_s: float = 300.0) -> Said:
+    said = finish(start(*words, cwd=cwd, env=env), timeout_s)
     assert "Traceback" not in said.err, said.err
     return said
 
@@ -126,7 +126,8 @@ def resumed(command: str, place: Path, servers: Servers) -> None:
 
 
 def as_it_stands(command: str, place: Path, servers: Servers) -> None:
-    said = ran(*servers.words(command), cwd=place, timeout_s=900.0)
+    cold = {**os.environ, "XDG_CACHE_HOME": str(place / "cache")}  # truths are kept there
+    said = ran(*servers.words(command), cwd=place, env=cold, timeout_s=900.0)
     assert said.code == 0, said.err
 
 

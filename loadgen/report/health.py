@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from ..analysis.redone import without_redone
 from ..records import ClientHealth, Lag, StepSummary
 from .numbers import percent, plural
 
@@ -16,6 +17,7 @@ NEARLY_ALL = 0.8  # of descriptors or ports
 def error_text(summaries: Sequence[StepSummary]) -> str:
     """The line `error`: the most that the client can have added to any p99 shown; empty where that is not known."""
     parts = []
+    summaries = without_redone(summaries)
     for name, label in _NAMES[:2]:
         bounds = [s.error_ms[name].p99 for s in summaries if name in s.error_ms]
         if bounds:
@@ -36,11 +38,14 @@ def bound_ms(value: float) -> str:
 
 def limit_texts(summaries: Sequence[StepSummary]) -> list[str]:
     """One sentence for each step in which the client may have been the limit, with the one thing to change."""
-    found = []
+    found, counted = [], without_redone(summaries)
     for s in summaries:
         if s.client_limit is not None:
             load = f"{s.rate:,g} requests/s" if s.rate is not None else f"{s.concurrency:,} in flight"
-            found.append(f"the limit at {load}: {s.client_limit.what} → {s.client_limit.remedy}")
+            if any(s is one for one in counted):
+                found.append(f"the limit at {load}: {s.client_limit.what} → {s.client_limit.remedy}")
+            else:
+                found.append(f"the limit at {load} at first, which was measured again: {s.client_limit.what}")
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..analysis.redone import without_redone
 from ..records import StepSummary, Unsteady
 from .numbers import plural
 
@@ -17,9 +18,9 @@ _WORDS: dict[Unsteady, str] = {
 
 def unsteady_notes(summaries: Sequence[StepSummary]) -> list[str]:
     """A sentence for each kind, with the steps in which it was seen."""
-    found = []
+    found, counted = [], without_redone(summaries)
     for kind, words in _WORDS.items():
-        steps = [f"{s.step}" for s in summaries if kind in s.unsteady]
+        steps = [f"{s.step}" for s in counted if kind in s.unsteady]
         if steps:
             named = f"step {steps[0]}" if len(steps) == 1 else plural(len(steps), "step")
             found.append(f"in {named} of {len(summaries)} {words}")

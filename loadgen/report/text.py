@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from ..analysis.redone import without_redone
 from ..records import Slo, StepSummary, Stop
 from .asked import asked_notes
 from .caching import cache_notes
@@ -297,7 +298,7 @@ def notes(facts: RunFacts, summaries: Sequence[StepSummary]) -> list[str]:
     if share > 0.01 and not facts.is_csv:
         found.append(f"up to {percent(share)} of a step's output tokens placed in its window by estimate")
     found += cache_notes(summaries, apart=facts.apart)
-    residuals = [s.littles_law_residual for s in summaries if s.littles_law_residual is not None]
+    residuals = [s.littles_law_residual for s in without_redone(summaries) if s.littles_law_residual is not None]
     worst = max(residuals, key=abs, default=0.0)
     if abs(worst) > 0.05:
         found.append(f"the requests in flight and their times disagree by {percent(abs(worst))} (Little's law)")

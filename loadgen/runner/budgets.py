@@ -87,7 +87,7 @@ def announced(
             config.rates.rungs,
             rule,
             lower=config.rates.lower,
-            extra_steps=config.rates.refine,
+            extra_steps=config.rates.refine + config.rates.second_tries,
             warmup=config.warmup,
             tokens_per_request=most_tokens(budget, workload),
             drain_s=config.drain_s,

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from ..errors import Exit, LoadgenError
 from ..records import LevelResult, StepSummary, Stop
+from ..search.levels import counted
 
 
 def exit_code(stop: Stop, summaries: Sequence[StepSummary], levels: Sequence[LevelResult], *, has_slo: bool) -> Exit:
@@ -21,7 +22,7 @@ def exit_code(stop: Stop, summaries: Sequence[StepSummary], levels: Sequence[Lev
     if stop.reason == "client_bound":
         return Exit.UNDECIDED
     if has_slo and stop.held is None:
-        undecided = all(result.verdict in ("inconclusive", "marginal", "baseline") for result in levels)
+        undecided = all(result.verdict in ("inconclusive", "marginal", "baseline") for result in counted(levels))
         return Exit.UNDECIDED if undecided else Exit.NO
     return Exit.DONE
 

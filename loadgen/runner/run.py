@@ -349,7 +349,7 @@ class _Run:
         # The first level of a climb shows the server without load: it is shorter, and not judged where it decides
         # nothing.
         climbs = config.verb == "sweep" and config.plan.levels is None and not rising
-        first = climbs and not self._results() and level.concurrency <= 2
+        first = climbs and level.concurrency <= 2 and all(one.verdict == "invalid" for one in self._results())
         slo = Slo() if level.check else config.slo
         rule = baseline_rule(self.rule) if first else rule_of(self.rule, level, repeats=config.plan.repeats)
         rows = ColumnBuilder(ids=False)
@@ -416,7 +416,9 @@ class _Run:
             return decide_rate(history, config.rates)
         if config.open_loop is not None and not history:
             return NextLevel(0, f"{config.open_loop.process} arrivals")
-        plan = config.plan if config.verb == "sweep" else replace(config.plan, refine=0, revisit=False)
+        plan = config.plan
+        if config.verb != "sweep":
+            plan = replace(plan, refine=0, revisit=False, second_tries=0)
         if self.interrupted is not None and history[-1].ended == "complete":
             history[-1] = replace(history[-1], ended="interrupted")
         if self.budget.spent and history and history[-1].ended in ("complete", "budget"):

@@ -90,6 +90,11 @@ def why_failed(level: LevelResult, where: str) -> str:
     return f"Too many requests failed {where}: {how_many_failed(level)}."
 
 
+def why_again(level: LevelResult) -> str:
+    """Why a level that this client shaped is measured once more."""
+    return "again, as this client was the limit" + (f" ({level.detail[:DETAIL_CHARS]})" if level.detail else "")
+
+
 def admits(limit: int) -> str:
     """The beginning of a sentence on a server's admission limit."""
     many = "1 request" if limit == 1 else f"{limit:,} requests"

@@ -52,6 +52,27 @@ def ended_by(level: LevelResult) -> str | None:
     return None if level.ended == "complete" else _ENDED.get(level.ended, level.ended)
 
 
+# --- steps that this client shaped ----------------------------------------------------------------------------------
+
+
+def counted(history: Sequence[LevelResult]) -> list[LevelResult]:
+    """The windows that count: not one that this client shaped, where the sweep went on after it."""
+    return [level for place, level in enumerate(history) if not (_shaped(level) and place + 1 < len(history))]
+
+
+def second_try(history: Sequence[LevelResult], most: int) -> LevelResult | None:
+    """The last window, if this client shaped it and may not do so again: whatever had its CPU may have been a moment's.
+    None where the window before was the same, or `most` windows were shaped already."""
+    shaped = [(level.concurrency, level.rate) for level in history[-2:] if _shaped(level)]
+    if not history or not _shaped(history[-1]) or sum(map(_shaped, history)) > most or shaped[1:] == shaped[:1]:
+        return None
+    return history[-1]
+
+
+def _shaped(level: LevelResult) -> bool:
+    return level.verdict == "invalid" and level.ended == "complete"
+
+
 # --- objectives -----------------------------------------------------------------------------------------------------
 
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 
 from ..errors import UsageError
 from ..records import LevelResult, NextLevel, Stop
-from .answer import why_failed
-from .levels import bracket, certain, check_factor, ended_by, marginal
+from .answer import why_again, why_failed
+from .levels import bracket, certain, check_factor, counted, ended_by, marginal, second_try
 from .verdict import ERRORS
 
 UNSTABLE = "unstable"  # the name under which a rate breaks at which requests pile up
@@ -35,6 +35,7 @@ class RatePlan:
     most: float = 256.0
     resolution: float = RESOLUTION
     refine: int = 6
+    second_tries: int = 2  # of rates at which this client was the limit
 
     def __post_init__(self) -> None:
         if not self.start > 0:
@@ -76,6 +77,10 @@ def piled(level: LevelResult, grew: bool) -> LevelResult:
 
 def decide_rate(history: Sequence[LevelResult], plan: RatePlan) -> NextLevel | Stop:
     """What to do after `history`, each with its `rate`."""
+    shaped = second_try(history, plan.second_tries)
+    if shaped is not None:
+        return _next(shaped.rate or 0.0, why_again(shaped))
+    history = counted(history)
     latest = {level.rate or 0.0: level for level in history}
     if history and (reason := ended_by(history[-1])):
         return _stop(reason, latest, plan, history[-1])

@@ -1,7 +1,8 @@
 """The next load of a sweep, or its end: one pure function of the levels measured so far.
 
 Rules, in this order:
-1. A level that says nothing more can be learnt (client limit, too many failures, budget, interrupt) ends the sweep.
+1. A level that says nothing more can be learnt (client limit, too many failures, budget, interrupt) ends the sweep;
+   one that this client shaped does so when it is shaped again.
 2. A given list of levels is measured to its end.
 3. Without a broken objective the load rises by `factor`, until throughput stops growing or the highest level is done.
 4. Once a level is too much, the gap between it and the highest that is not is halved on the log scale, down to the
@@ -17,12 +18,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..errors import UsageError
 from ..records import LevelResult, NextLevel, Stop
-from .answer import stopped
-from .levels import Latest, again, bracket, broken, certain, check_factor, ended_by, flattened, latest_of, marginal
+from .answer import stopped, why_again
+from .levels import (
+    Latest,
+    again,
+    bracket,
+    broken,
+    certain,
+    check_factor,
+    counted,
+    ended_by,
+    flattened,
+    latest_of,
+    marginal,
+    second_try,
+)
 from .peak import AGAIN, imprecise
 from .repeats import LEAST, MOST, answering, climb_of, in_turn, pooled
 
@@ -35,6 +49,7 @@ class SweepPlan:
     """How a sweep climbs. `gain` is the growth of throughput per doubling of load below which it no longer pays;
     `resolution` the ratio of broken to held level that is fine enough; `refine` the most levels spent on reaching it,
     by default as many as it takes from one rung to the next; `revisit` measures an early level again at the end;
+    `second_tries` is how many levels that this client shaped are measured once more;
     `precision` is the share of the highest throughput to which that is to be known;
     `repeats` is how many windows the levels get on which the answer rests, or all of a given list.
 
@@ -51,6 +66,7 @@ class SweepPlan:
     refine: int | None = None
     revisit: bool = True
     repeats: int = 1
+    second_tries: int = 2
     precision: float | None = None
 
     def __post_init__(self) -> None:
@@ -89,15 +105,23 @@ class SweepPlan:
     @property
     def extra(self) -> int:
         """The most levels measured besides the rungs: halvings, the lowest and an early level again, a level for a
-        certain fail, repeats."""
+        certain fail, repeats, second tries."""
         if self.levels is not None:
-            return len(self.levels) * (self.repeats - 1)
+            return len(self.levels) * (self.repeats - 1) + self.second_tries
         repeated = MOST * (self.repeats - 1) if self.repeats > 1 else self.revisit
-        return (self.halvings + 2 if self.has_slo else 0) + repeated + (AGAIN if self.precision is not None else 0)
+        precise = AGAIN if self.precision is not None else 0
+        return (self.halvings + 2 if self.has_slo else 0) + repeated + precise + self.second_tries
 
 
 def decide(history: Sequence[LevelResult], plan: SweepPlan) -> NextLevel | Stop:
     """What to do after `history`, the measured windows in their order."""
+    shaped = second_try(history, plan.second_tries)
+    history = counted(history)
+    if shaped is not None:
+        asked = decide(history[:-1], plan)
+        if isinstance(asked, Stop) or asked.concurrency != shaped.concurrency:  # a history that is not of this plan
+            asked = NextLevel(shaped.concurrency, "")
+        return replace(asked, why=why_again(shaped))
     latest = latest_of(history) if plan.repeats == 1 else pooled(history)
     if history and (reason := ended_by(history[-1])):
         below = [n for n, level in latest.items() if n < history[-1].concurrency and ended_by(level) is None]

@@ -18,7 +18,7 @@ from loadgen.analysis.diagnose.levels import least_squares
 from loadgen.analysis.diagnose.parallel import tensor_parallel
 from loadgen.analysis.diagnose.stalls import overlaps
 from loadgen.log.columns import NULL, columns
-from loadgen.records import OUTCOMES, Record, Slo
+from loadgen.records import OUTCOMES, ClientLimit, Record, Slo, StepSummary
 from loadgen.simulator.engine import EngineConfig
 from loadgen.simulator.presets import machine_named, served
 from loadgen.slo import parse_slo
@@ -141,6 +141,19 @@ def test_two_runs_that_do_not_tell_their_gpus_are_not_compared() -> None:
 )
 def test_tensor_parallelism_is_read_from_what_tells_it(manifest: dict[str, object], degree: int | None) -> None:
     assert tensor_parallel(manifest) == degree
+
+
+def test_a_step_that_the_client_shaped_is_nothing_once_its_load_was_measured_again() -> None:
+    found = measured(planted("healthy"), seed=3)
+    first, *others = found.summaries
+    shaped = replace(first, client_limit=ClientLimit("the reading thread had no CPU", "give it one"))
+
+    def causes(*summaries: StepSummary) -> set[str]:
+        return {one.cause for one in diagnose(replace(found, summaries=summaries)).findings}
+
+    assert "client_bound" in causes(shaped, *others)
+    assert "client_bound" in causes(shaped, shaped, *others)
+    assert "client_bound" not in causes(shaped, first, *others)
 
 
 @pytest.mark.parametrize("tokens", [NULL, 0])

@@ -330,8 +330,10 @@ def went_well(ran: Ran) -> None:
 
 
 def disturbed(ran: Ran) -> bool:
-    """Did the run find that this machine, which server and client share, was too busy to say anything of the server?"""
-    return client_bound(ran.folder)
+    """Did the run find that this machine, which server and client share, was too busy to say anything of the server, if
+    only at the first try of a level?"""
+    levels = ran.manifest.get("levels") or ()
+    return client_bound(ran.folder) or any(level["verdict"] == "invalid" for level in levels)
 
 
 def strict_json(text: str) -> Any:

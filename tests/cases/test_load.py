@@ -491,7 +491,7 @@ def test_l18_a_ladder_stops_at_the_plateau_and_says_so(tmp_path: Path) -> None:
         assert levels[0] == 1
         if not disturbed(ran):
             break
-        assert ran.code == Exit.UNDECIDED
+        assert ran.code in (Exit.UNDECIDED, Exit.DONE)
     stop = ran.manifest["stop"]
     assert stop["reason"] in ("plateau", "over_saturated"), ran.said
     assert max(levels) <= 128, "sixty requests a level prove a plateau late"

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -126,6 +127,13 @@ def ended_by(folder: Path) -> str:
     """What ended the last step, as the driver saw it: `budget requests`, `complete`."""
     seen = json.loads((folder / "steps.jsonl").read_text().splitlines()[-1])["observation"]
     return f"{seen['ended']} {seen['detail']}".strip()
+
+
+def each_level_once(folder: Path) -> None:
+    """Skips the test where a level was measured twice, as this machine was too busy the first time."""
+    levels = [level["concurrency"] for level in manifest_of(folder)["levels"] or ()]
+    if any(a == b for a, b in pairwise(levels)):
+        too_busy()
 
 
 def client_bound(folder: Path) -> bool:

@@ -19,6 +19,7 @@ from tests.cli.command import (
     answer,
     caller,
     client_bound,
+    each_level_once,
     ended_by,
     folder_in,
     generations,
@@ -321,8 +322,9 @@ def test_levels_are_what_the_server_sees(call: Call, tmp_path: Path) -> None:
     with ThreadedServer(handler) as server:
         said = call("sweep", server.url, *SHAPE, "--levels", "1,2,33", "--requests", 70)
     folder = folder_in(tmp_path / "results")
-    done = [level["concurrency"] for level in manifest_of(folder)["levels"]]
     assert went_well(said, folder), said.err
+    each_level_once(folder)
+    done = [level["concurrency"] for level in manifest_of(folder)["levels"]]
     assert done == [1, 2, 33][: len(done)] and (len(done) == 3 or client_bound(folder))
     assert peaks == {"p": 1} | {f"s{i}": level for i, level in enumerate(done, 1)}
 

@@ -23,6 +23,7 @@ from tests.cli.command import (
     answer,
     caller,
     client_bound,
+    each_level_once,
     finish,
     folder_in,
     generations,
@@ -158,6 +159,7 @@ def test_json_is_the_whole_of_stdout_and_strict(
     assert said.err == ""
     folder = folder_in(tmp_path / "results")
     assert went_well(said, folder, *codes), said
+    each_level_once(folder)
     levels = [step["max_concurrency"] for step in result["steps"]]
     assert levels == ([2] if verb[0] == "run" else [1] if client_bound(folder) and len(levels) == 1 else [1, 2])
     assert all(step["completed"] == 8 and step["failed"] == 0 for step in result["steps"])

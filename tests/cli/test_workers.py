@@ -13,6 +13,7 @@ from loadgen.simulator.scripted import ThreadedServer
 from tests.cli.command import (
     Call,
     client_bound,
+    each_level_once,
     finish,
     folder_in,
     generations,
@@ -62,6 +63,7 @@ def test_a_sweep_by_three_is_one_log(tmp_path: Path, call: Call) -> None:
     assert Counter(r["id"] for r in records) == Counter(
         request.headers["x-request-id"].partition("-")[2] for request in got
     )
+    each_level_once(folder)
     steps = [json.loads(line)["observation"] for line in (folder / "steps.jsonl").read_text().splitlines()]
     done = levels[: len(steps)]
     assert done == levels or (done and client_bound(folder))

@@ -11,14 +11,29 @@ import os
 import signal
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from loadgen.log.store import open_run
-from loadgen.simulator.scripted import ThreadedServer
-from tests.cli.command import Call, caller, finish, folder_in, generations, manifest_of, run, serve, start
+from loadgen.simulator.scripted import Request, ThreadedServer
+from tests.cli.command import (
+    Call,
+    caller,
+    client_bound,
+    finish,
+    folder_in,
+    generations,
+    manifest_of,
+    records_of,
+    run,
+    serve,
+    start,
+    tries,
+    until,
+)
 from tests.thorough import THOROUGH
 
 
@@ -86,6 +101,31 @@ def test_a_client_that_was_stopped_voids_its_step_and_says_so(tmp_path: Path) ->
     assert "This client was the limit" in said.out, said.out
     manifest = manifest_of(folder_in(tmp_path))
     assert manifest["stop"]["reason"] == "client_bound" and manifest["status"] == "complete"
+
+
+def test_a_level_in_which_it_was_stopped_is_measured_again(tmp_path: Path) -> None:
+    """A moment's disturbance does not end a sweep, and its step never counts."""
+    for output in tries(tmp_path):
+        with ThreadedServer(serve(wait_ms=20.0)) as server:
+            process = start("sweep", server.url, *SHAPE, "--levels", "2,4", "--requests", "60", "-o", output)
+            until(lambda p=process, s=server: p.poll() is not None or any(of_step(s, 2)), 60.0)  # type: ignore[misc]
+            os.kill(process.pid, signal.SIGSTOP)
+            time.sleep(1.2)
+            os.kill(process.pid, signal.SIGCONT)
+            said = finish(process)
+        levels = [(level["concurrency"], level["verdict"]) for level in manifest_of(folder_in(output))["levels"]]
+        if levels == [(2, "measured"), (4, "invalid"), (4, "measured")]:
+            break
+        assert client_bound(folder_in(output)) or len(levels) > 3, "this machine was too busy for another step as well"
+    assert said.code == 0, said.err
+    assert "invalid" in said.out + said.err
+    records = records_of(folder_in(output))
+    assert dict.fromkeys((1, 2, 3), 60) == Counter(r["step"] for r in records if r["phase"] == "measured")
+    assert {r["concurrency"] for r in records if r["step"] == 3} == {4}
+
+
+def of_step(server: ThreadedServer, step: int) -> list[Request]:
+    return [one for one in server.requests if one.headers.get("x-request-id", "--").split("-")[1] == f"s{step}"]
 
 
 def test_no_stamp_is_of_the_clock_that_people_set() -> None:

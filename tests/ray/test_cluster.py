@@ -17,6 +17,7 @@ from loadgen.simulator.scripted import Action, Request, T, ThreadedServer
 from tests.cli.command import (
     Call,
     client_bound,
+    each_level_once,
     finish,
     folder_in,
     generations,
@@ -90,6 +91,7 @@ def test_a_sweep_by_three_nodes_is_one_log(cluster: LocalCluster, tmp_path: Path
     assert not parts(folder), "merged"
     records = records_of(folder)
     assert Counter(r["id"] for r in records) == ids_of(got), "the log has what the server got, each once"
+    each_level_once(folder)
     seen = observations(folder)
     done = levels[: len(seen)]
     assert done == levels or (done and client_bound(folder))

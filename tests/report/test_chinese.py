@@ -86,6 +86,9 @@ PARTS = {
     "; who thinks is not in flight",
 }
 WHOLE = {
+    "the limit at 8 in flight at first, which was measured again: the client used 97 % of a CPU": (
+        "并发 8 首次测量时客户端是瓶颈，已重新测量：客户端占用了一个 CPU 的 97 %"
+    ),
     "the limit at 8 in flight: requests were sent 12 ms late (median), where a request takes 95 ms (median) → give it a"
     " CPU of its own: stop what else runs on this machine, or measure from another one": (
         "并发 8 时客户端是瓶颈：请求发送延后 12 ms（中位数），而单个请求耗时 95 ms（中位数） → 让其独占一个 CPU："

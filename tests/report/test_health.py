@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from loadgen.analysis import summarise_run
+from loadgen.analysis.redone import without_redone
 from loadgen.log.columns import columns
 from loadgen.records import ClientHealth, ClientLimit, ErrorBound, Lag, Slo, StepSummary
 from loadgen.report.facts import RunFacts
@@ -84,6 +85,26 @@ def test_a_limit_is_a_sentence_with_the_one_thing_to_change(healthy: list[StepSu
     assert "client    the limit at 8 in flight: the client used 97 % of a CPU → spread" in text
     opened = replace(healthy[1], rate=12.5, concurrency=0, client_limit=LIMIT)
     assert limit_texts([opened])[0].startswith("the limit at 12.5 requests/s")
+
+
+def test_a_limit_at_a_load_that_was_measured_again_is_told_and_changes_no_figure(healthy: list[StepSummary]) -> None:
+    again = replace(healthy[1], step=9)
+    shaped = replace(
+        healthy[1],
+        client_limit=LIMIT,
+        error_ms={"ttft": ErrorBound(9, 9)},
+        littles_law_residual=0.5,
+        unsteady=("stalls",),
+    )
+    steps = [healthy[0], shaped, again]
+    assert limit_texts(steps) == [
+        "the limit at 8 in flight at first, which was measured again: the client used 97 % of a CPU"
+    ]
+    assert error_text(steps) == error_text([healthy[0], again])
+    text = render(RunFacts("results/RUN"), steps, {2: Mark("invalid")})
+    assert "Little" not in text and "nothing arrived" not in text
+    assert without_redone([shaped, replace(shaped, step=9)]) == [shaped, replace(shaped, step=9)]
+    assert without_redone([again, shaped]) == [again, shaped], "what came before it does not stand for it"
 
 
 def test_the_details_tell_how_the_client_fared(healthy: list[StepSummary]) -> None:

@@ -86,6 +86,16 @@ def test_failures_are_told_as_they_are_of_levels(change: dict[str, Any], words: 
     assert isinstance(found, Stop) and words in found.sentence
 
 
+def test_a_rate_that_this_client_shaped_is_measured_once_more() -> None:
+    shaped = LevelResult(0, None, "invalid", rate=4.0, detail="no CPU")
+    again = decide_rate([*levels("1p 2p"), shaped], PLAN)
+    assert isinstance(again, NextLevel) and again.rate == 4.0 and "no CPU" in again.why
+    fine = decide_rate([*levels("1p 2p"), shaped, *levels("4u")], PLAN)
+    assert fine == decide_rate(levels("1p 2p 4u"), PLAN), "it never counts"
+    twice = decide_rate([*levels("1p 2p"), shaped, shaped], PLAN)
+    assert isinstance(twice, Stop) and (twice.reason, twice.held) == ("client_bound", 2.0)
+
+
 def test_no_limit_is_an_answer() -> None:
     found = decide_rate(levels("1p 2p 4p 8p"), RatePlan(1.0, most=8.0))
     assert isinstance(found, Stop)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -190,7 +191,6 @@ def test_the_highest_level_is_not_passed() -> None:
         ({"verdict": "fail", "broke": ("errors",), "error_rate": 0.5}, "errors"),
         ({"ended": "errors"}, "errors"),
         ({"ended": "unauthorized"}, "errors"),
-        ({"verdict": "invalid"}, "client_bound"),
         ({"ended": "client"}, "client_bound"),
         ({"ended": "budget"}, "budget"),
         ({"ended": "budget:tokens"}, "budget:tokens"),
@@ -390,13 +390,17 @@ def test_no_foreign_history_raises(plan: SweepPlan, rows: list[tuple[int, LevelR
     st.lists(st.tuples(st.sampled_from("pfmibn"), st.floats(0.5, 1.5)), max_size=8),
     st.sampled_from([PLAIN, SLO, SweepPlan(levels=tuple(range(1, 20)), has_slo=True)]),
 )
-def test_a_level_that_the_client_limited_ends_the_sweep_and_is_no_plateau(
+def test_a_level_that_the_client_limited_twice_ends_the_sweep_and_is_no_plateau(
     before: list[tuple[str, float]], plan: SweepPlan
 ) -> None:
     """Whatever was measured before, however flat: what is said is that the client was the limit."""
     history = [level(2**i, kind, 1000.0 * t, half=0.001) for i, (kind, t) in enumerate(before)]
     bound = replace(level(2 ** len(before), "n", 1000.0), verdict="invalid", detail="no CPU for 98 % of the time")
-    stop = decide([*history, bound], plan)
+    again = decide([*history, bound], plan)
+    assert isinstance(again, NextLevel) and again.concurrency == bound.concurrency
+    assert again.why == "again, as this client was the limit (no CPU for 98 % of the time)"
+    stop = decide([*history, bound, bound], plan)
+    assert stop == decide([*history, bound], replace(plan, second_tries=0))
     assert isinstance(stop, Stop) and stop.reason == "client_bound"
     assert "client was the limit" in stop.sentence and "no CPU for 98 % of the time" in stop.sentence
     assert stop.held != bound.concurrency and stop.broke != bound.concurrency
@@ -408,12 +412,43 @@ def test_a_plateau_needs_levels_that_the_server_limited() -> None:
     flat = [level(c, "n", 1000.0, half=0.001) for c in (1, 2, 4, 8)]
     found = decide(flat, PLAIN)
     assert isinstance(found, Stop) and found.reason == "plateau"
-    # A first window in which the client was the limit, and a second one of the same load that is fine.
-    for place in range(4):
-        bound = replace(flat[place], verdict="invalid")
-        again = decide([*flat[:place], bound, *flat[place + 1 :]], PLAIN)
-        if place in (1, 3):  # the levels that are compared are the highest and the one two doublings below
-            assert not (isinstance(again, Stop) and again.reason == "plateau"), place
+    last = decide([*flat[:3], replace(flat[3], verdict="invalid")], PLAIN)
+    assert isinstance(last, NextLevel) and last.concurrency == 8
+
+
+@pytest.mark.parametrize("plan", [SLO, PLAIN, replace(SLO, precision=0.025), SweepPlan(levels=(1, 2, 4, 8, 16))])
+def test_what_the_client_shaped_never_counts_once_it_was_measured_again(plan: SweepPlan) -> None:
+    """With any two windows of a sweep shaped, each followed by one that is not, its every decision is the same."""
+
+    def measure(c: int, check: bool) -> LevelResult:
+        return level(c, "n" if check or not plan.has_slo else "f" if c > 11 else "p", 50.0 * min(c, 9), half=0.04)
+
+    history: list[LevelResult] = []
+    asked: list[NextLevel] = []
+    while isinstance(found := decide(history, plan), NextLevel):
+        asked.append(found)
+        history.append(measure(found.concurrency, found.check))
+    assert len(history) > 4
+    for one, other in combinations(range(len(history)), 2):
+        longer: list[LevelResult] = []
+        for place, (level_, wanted) in enumerate(zip(history, asked, strict=True)):
+            assert decide(longer, plan) == wanted
+            if place in (one, other):
+                longer.append(replace(level_, verdict="invalid", output_throughput=Estimate(9e9, 8e9, 1e10)))
+                again = decide(longer, plan)
+                assert isinstance(again, NextLevel) and replace(again, why=wanted.why) == wanted
+            longer.append(level_)
+        assert decide(longer, plan) == found
+
+
+def test_a_client_that_is_the_limit_again_and_again_ends_the_sweep() -> None:
+    history = [
+        *(replace(level(1, "p"), verdict="invalid"), level(1, "p")),
+        *(replace(level(2, "p"), verdict="invalid"), level(2, "p")),
+        *(level(4, "p"), replace(level(8, "p"), verdict="invalid")),
+    ]
+    stop = decide(history, SLO)
+    assert isinstance(stop, Stop) and (stop.reason, stop.held) == ("client_bound", 4)
 
 
 # --- what the answer says besides -----------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import numpy as np
 from ...log.columns import NULL, Columns, Int64
 from ...records import FAILED_OUTCOMES, OUTCOMES
 from .. import metrics
+from ..redone import without_redone
 from ..window import has_outcome, is_phase
 from .finding import Fact, Finding
 from .levels import Levels, median
@@ -32,12 +33,13 @@ def outcome_findings(run: Levels) -> list[Finding]:
 def client(run: Levels) -> list[Finding]:
     """`client_bound`: an error where it is so at the lowest load or at most of them, as then no figure is the
     server's."""
-    limited = [s for s in run.all if s.client_limit is not None]
+    steps = without_redone(run.all)
+    limited = [s for s in steps if s.client_limit is not None]
     if not limited:
         return []
     first = limited[0]
     assert first.client_limit is not None
-    answered = [s for s in run.all if s.requests.get("ok")]
+    answered = [s for s in steps if s.requests.get("ok")]
     many = 2 * len(limited) > len(answered) or (answered[:1] and answered[0].client_limit is not None)
     facts = [Fact("steps that the client shaped", len(limited)), Fact("steps with an answer", len(answered))]
     if first.health is not None and first.health.cpu_share is not None:

@@ -104,6 +104,9 @@ NOTES: dict[str, str] = {
     "so at another step": "另有一个步骤如此",
     # the client
     "the limit at {load:said}: {what:said} → {remedy:said}": "{load} 时客户端是瓶颈：{what} → {remedy}",
+    "the limit at {load:said} at first, which was measured again: {what:said}": (
+        "{load} 首次测量时客户端是瓶颈，已重新测量：{what}"
+    ),
     "{what:said} → {remedy:said}": "{what} → {remedy}",
     "{n} of {m} kernel stamps contradicted the clock": "{m} 个内核时间戳中有 {n} 个与时钟矛盾",
     "find what steps this machine's clock, and measure when it is steady": "找出是什么在拨动本机时钟，待其稳定后再测量",

@@ -92,7 +92,7 @@ def test_a_sweep_of_rates_goes_up_as_far_as_it_may(call: Call, tmp_path: Path) -
         )  # fmt: skip
     assert went_well(said, folder_in(tmp_path)), said.err
     report = json.loads(said.out)
-    rates = [step["request_rate"] for step in report["steps"]]
+    rates = list(dict.fromkeys(step["request_rate"] for step in report["steps"]))  # one may be measured once more
     assert rates == [40.0, 80.0][: len(rates)]
     if said.code == 0:
         assert (report["answer"]["reason"], report["answer"]["held"]) == ("max_level", 80.0)

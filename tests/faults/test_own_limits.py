@@ -22,7 +22,6 @@ from loadgen.simulator.scripted import Request, ThreadedServer
 from tests.cli.command import (
     Call,
     caller,
-    client_bound,
     finish,
     folder_in,
     generations,
@@ -108,15 +107,14 @@ def test_a_level_in_which_it_was_stopped_is_measured_again(tmp_path: Path) -> No
     for output in tries(tmp_path):
         with ThreadedServer(serve(wait_ms=20.0)) as server:
             process = start("sweep", server.url, *SHAPE, "--levels", "2,4", "--requests", "60", "-o", output)
-            until(lambda p=process, s=server: p.poll() is not None or any(of_step(s, 2)), 60.0)  # type: ignore[misc]
+            until(lambda p=process, s=server: p.poll() is not None or len(of_step(s, 2)) > 20, 60.0)  # type: ignore[misc]
             os.kill(process.pid, signal.SIGSTOP)
             time.sleep(1.2)
             os.kill(process.pid, signal.SIGCONT)
             said = finish(process)
         levels = [(level["concurrency"], level["verdict"]) for level in manifest_of(folder_in(output))["levels"]]
         if levels == [(2, "measured"), (4, "invalid"), (4, "measured")]:
-            break
-        assert client_bound(folder_in(output)) or len(levels) > 3, "this machine was too busy for another step as well"
+            break  # else it was stopped too early or too late, or was too busy for other steps as well
     assert said.code == 0, said.err
     assert "invalid" in said.out + said.err
     records = records_of(folder_in(output))

@@ -7,19 +7,12 @@ from collections.abc import Sequence
 from ..records import StepSummary
 
 
-def redone(summaries: Sequence[StepSummary]) -> list[StepSummary]:
-    """Those that a later step of the same load, which this client did not shape, stands for."""
-    return [
-        step
-        for place, step in enumerate(summaries)
-        if step.client_limit is not None
-        and any(
-            later.client_limit is None and (later.concurrency, later.rate) == (step.concurrency, step.rate)
-            for later in summaries[place + 1 :]
-        )
-    ]
-
-
 def without_redone(summaries: Sequence[StepSummary]) -> list[StepSummary]:
-    away = redone(summaries)
-    return [step for step in summaries if not any(step is one for one in away)]
+    """All but those for which a later step of the same load stands, which this client did not shape."""
+    sound = [(s.step, s.concurrency, s.rate) for s in summaries if s.client_limit is None]
+    return [
+        s
+        for s in summaries
+        if s.client_limit is None
+        or not any(step > s.step and (c, rate) == (s.concurrency, s.rate) for step, c, rate in sound)
+    ]

@@ -38,11 +38,11 @@ def bound_ms(value: float) -> str:
 
 def limit_texts(summaries: Sequence[StepSummary]) -> list[str]:
     """One sentence for each step in which the client may have been the limit, with the one thing to change."""
-    found, counted = [], without_redone(summaries)
+    found, counted = [], {s.step for s in without_redone(summaries)}
     for s in summaries:
         if s.client_limit is not None:
             load = f"{s.rate:,g} requests/s" if s.rate is not None else f"{s.concurrency:,} in flight"
-            if any(s is one for one in counted):
+            if s.step in counted:
                 found.append(f"the limit at {load}: {s.client_limit.what} → {s.client_limit.remedy}")
             else:
                 found.append(f"the limit at {load} at first, which was measured again: {s.client_limit.what}")

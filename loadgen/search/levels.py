@@ -198,16 +198,20 @@ def again(history: Sequence[LevelResult]) -> int | None:
 
 def changed(history: Sequence[LevelResult]) -> tuple[LevelResult, LevelResult] | None:
     """Two windows of one level whose throughputs differ beyond their intervals and by more than 2 %."""
-    for place, second in enumerate(history):
-        before = [(level, log) for level in history[:place] if (log := log_throughput(level)) is not None]
-        largest = max((log[0] for _, log in before), default=0.0)
-        for first, a in before:
-            if first.concurrency != second.concurrency or "baseline" in (first.verdict, second.verdict):
-                continue
-            b = log_throughput(second)
-            margin = CHOSEN if a[0] == largest else 1.0
-            if b is not None and abs(a[0] - b[0]) > max(margin * math.hypot(a[1], b[1]), DRIFT):
-                return first, second
+    earlier: dict[int, list[tuple[LevelResult, tuple[float, float]]]] = {}
+    largest = -math.inf
+    for second in history:
+        b = log_throughput(second)
+        if b is None:
+            continue
+        same = earlier.setdefault(second.concurrency, [])
+        if second.verdict != "baseline":
+            for first, a in same:
+                margin = CHOSEN if a[0] == largest else 1.0
+                if abs(a[0] - b[0]) > max(margin * math.hypot(a[1], b[1]), DRIFT):
+                    return first, second
+            same.append((second, b))
+        largest = max(largest, b[0])
     return None
 
 

@@ -9,20 +9,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from ..records import Estimate, LevelResult
 from .levels import Latest, changed, ended_by, latest_of, log_throughput
 
-AGAIN = 4  # windows at most that are spent on levels measured before
+AGAIN = 4  # windows at most of levels measured before, that of the early level among them
 _Z = 1.96  # half a printed 95 % interval, which already carries Student's t, is _Z standard errors wide
 
 
 def imprecise(history: Sequence[LevelResult], reason: str, precision: float) -> int | None:
     """The level to measure once more for its throughput alone, so that the highest is known to `precision` (a share of
     it, 95 %): of those that it comes from, the one known worst. None where it is known so well, where `AGAIN` windows
-    have gone into that, or where two windows of a level differ, so that no longer window would tell."""
+    were second ones, or where two windows of a level differ, so that no longer window would tell."""
     levels = highest(throughputs(history), reason, precision)
     best = mean_of(levels)
     if best is None or within(best, precision) or changed(history) is not None:
         return None
-    judged = [level for level in history if level.verdict != "baseline"]
-    if len(judged) - len({level.concurrency for level in judged}) >= AGAIN:
+    if len(history) - len({level.concurrency for level in history}) >= AGAIN:
         return None
     return max(levels, key=lambda n: _error(levels[n]) or math.inf)
 

@@ -104,7 +104,8 @@ def test_a_limit_at_a_load_that_was_measured_again_is_told_and_changes_no_figure
     text = render(RunFacts("results/RUN"), steps, {2: Mark("invalid")})
     assert "Little" not in text and "nothing arrived" not in text
     assert without_redone([shaped, replace(shaped, step=9)]) == [shaped, replace(shaped, step=9)]
-    assert without_redone([again, shaped]) == [again, shaped], "what came before it does not stand for it"
+    late = replace(shaped, step=10)
+    assert without_redone([again, late]) == [again, late], "what came before it does not stand for it"
 
 
 def test_the_details_tell_how_the_client_fared(healthy: list[StepSummary]) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -272,3 +274,22 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
             save(content, tmp_path / "file" / "calibration.json")
     save(None, tmp_path / "other")  # it could be written, and was not
     assert [one.name for one in tmp_path.iterdir()] == ["file"]
+
+
+def test_what_is_no_file_is_written_to_and_a_link_stays_one(tmp_path: Path) -> None:
+    ours = {"schema_version": 1}
+    link, file, pipe = tmp_path / "link", tmp_path / "folder" / "file", tmp_path / "pipe"
+    file.parent.mkdir()
+    file.write_text("before")
+    link.symlink_to(file)
+    save(None, link)
+    save(ours, link)
+    assert link.is_symlink() and json.loads(file.read_text()) == ours
+
+    os.mkfifo(pipe)
+    save(None, pipe)  # which waits for no reader
+    with ThreadPoolExecutor(1) as pool:
+        heard = pool.submit(pipe.read_text)
+        save(ours, pipe)
+        assert json.loads(heard.result(10)) == ours
+    assert pipe.is_fifo(), "a device would have been replaced by a file as well"

@@ -45,15 +45,22 @@ def cpu_model() -> str:
 
 
 def save(calibration: Mapping[str, Any] | None, path: Path) -> None:
-    """Replace the file at once; None only finds out whether that can be done. LogError where it cannot."""
-    beside = path.with_name(path.name + ".new")
+    """Replace the file at once, or write to the pipe or device that has this name; None only finds out whether that can
+    be done. LogError where it cannot."""
+    text = json.dumps(calibration, indent=1) + "\n"
+    to = path.resolve() if path.is_file() else path  # a link stays a link
+    beside = to.with_name(to.name + ".new")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        beside.write_text(json.dumps(calibration, indent=1) + "\n")
+        if path.exists() and not path.is_file() and not path.is_dir():
+            if calibration is not None:
+                path.write_text(text)
+            return
+        to.parent.mkdir(parents=True, exist_ok=True)
+        beside.write_text(text)
         if calibration is None:
             beside.unlink()
         else:
-            beside.replace(path)
+            beside.replace(to)
     except OSError as error:
         raise LogError(
             f"the calibration cannot be written to {path}: {error.strerror}", "give another place with -o FILE"

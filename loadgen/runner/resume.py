@@ -107,8 +107,8 @@ class Earlier:
         cut = ", ".join(map(str, self.uncounted))
         many = "step" if len(self.uncounted) == 1 else "steps"
         return (
-            f"interrupted in {many} {cut}, and resumed: the requests of {many} {cut} are kept but not counted, and step"
-            f" {self.next_step} measured that load again"
+            f"resumed: the requests of {many} {cut} (cut short, or shaped by this client) are kept but not counted, and"
+            f" step {self.next_step} measured that load again"
         )
 
 

@@ -97,9 +97,9 @@ RUNS: dict[str, str] = {
         "服务器在步骤 {n} 中断，{t} s 后恢复：该负载已重新测量"
     ),
     "interrupted before step {n}, and resumed": "在步骤 {n} 之前中断，后继续",
-    "interrupted in {many} {cut}, and resumed: the requests of {same} {again} are kept but not counted, and step {n}"
+    "resumed: the requests of {many} {cut} (cut short, or shaped by this client) are kept but not counted, and step {n}"
     " measured that load again": (
-        "在步骤 {cut} 中断，后继续：步骤 {again} 的请求保留但不计入，步骤 {n} 重新测量了该负载"
+        "后继续：步骤 {cut} 未完成或受本客户端影响，其请求保留但不计入，步骤 {n} 重新测量了该负载"
     ),
     "resumed against a server that is not the same: {changes}": "继续运行时服务器已不同：{changes}",
     "{address} did not always answer ({words}): its connections went to other addresses of that name": (

@@ -21,7 +21,7 @@ demo: setup
 test: setup
 	$(BIN)/python -m pytest -n 4 --dist worksteal
 
-# The same with five times as many random examples, and with every variant of what the tests above try some of. A quarter of an hour.
+# The same with five times as many examples, other ones each time, and with every variant of what the tests above try some of. A quarter of an hour.
 test-long: setup
 	LOADGEN_THOROUGH=5 LOADGEN_FUZZ_STREAMS=5000 LOADGEN_FUZZ_FAULTS=500 LOADGEN_FUZZ_ENGINE=300 \
 		$(BIN)/python -m pytest -n 4 --dist worksteal

@@ -1,4 +1,5 @@
-"""How much the tests that draw at random draw: LOADGEN_THOROUGH=5 (`make test-long`) is five times as much as usual.
+"""How much the tests that draw at random draw: LOADGEN_THOROUGH=5 (`make test-long`) is five times as much as usual,
+and other examples each time: the usual ones are always the same.
 
 Where it is more than 1, tests of what stands in many variants go through all of them.
 """

@@ -206,16 +206,20 @@ class Connection:
             self._broke(httpx.WriteError(str(error)), error)
         self.keep = False
 
-    def _read(self) -> None:
+    def _read(self, rest: bool = False) -> None:
+        answer = self.answer
+        size = READ_BYTES
+        if answer is not None and answer.sink is not None and answer.sink.last_is_next and not rest:
+            size = self._last_alone()
         try:
-            data, ancillary, _, _ = self._recvmsg(READ_BYTES, ANCILLARY_BYTES)
+            data, ancillary, _, _ = self._recvmsg(size, ANCILLARY_BYTES)
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
             self._broke(httpx.ReadError(str(error)), error)
             return
         now = time.monotonic_ns()
-        waited = False
+        inexact = False
         if not data:
             self._ended()
             return
@@ -231,17 +235,18 @@ class Connection:
             if lag > SLACK_NS and disordered(self.sock):
                 # Bytes that had to wait for others, which were lost or overtaken, bear the time when they came: when
                 # they could be read is known from the last look alone.
-                stamp, lag, waited = now, 0, True
+                stamp, lag, inexact = now, 0, True
             if lag < LAG_BIN_NS * LAG_BINS:
                 stats.lag[lag // LAG_BIN_NS] += 1
             else:
                 far = lag >> FAR_BITS
                 stats.lag_beyond[far] = stats.lag_beyond.get(far, 0) + 1
+            if size < READ_BYTES and self._goes_on(ancillary):
+                inexact = True
         else:
             stamp = now
             stats.unstamped += 1
-        answer = self.answer
-        full = len(data) == READ_BYTES
+        full = len(data) == size
         closed = False
         if self.tls is not None:
             try:
@@ -278,7 +283,7 @@ class Connection:
                     self._broke(*_told(error))
                     return
                 self.keep = False  # the answer is whole; what follows it is nobody's
-            if waited and self.streaming and answer.sink is not None:
+            if inexact and self.streaming and answer.sink is not None:
                 answer.sink.doubt(stamp, previous)
             if self.complete:
                 self._reactor.post(self._completed, answer)
@@ -286,6 +291,30 @@ class Connection:
                 self._parse_or_hold(answer, stamp)
         if closed:
             self._ended()
+        elif size < READ_BYTES and self.answer is answer and not self.closed:
+            self._read(rest=True)
+
+    def _last_alone(self) -> int:
+        """How much to read where a stream's last token is due and more waits behind it: servers send what ends a stream
+        within microseconds, and one read would give the token the stamp of that."""
+        if self.tls is not None:
+            return READ_BYTES
+        try:
+            data = self.sock.recv(READ_BYTES, socket.MSG_PEEK)
+        except OSError:  # which the read itself meets as well
+            return READ_BYTES
+        end = data.find(b"\n\n") + 2
+        if data.startswith(b"\r\n", end):  # of the chunk
+            end += 2
+        return end if 4 < end < len(data) else READ_BYTES
+
+    def _goes_on(self, ancillary: list[tuple[int, int, bytes]]) -> bool:
+        """Has the next byte the same stamp? The kernel may have put two segments together, with the later one's."""
+        try:
+            _, following, _, _ = self._recvmsg(1, ANCILLARY_BYTES, socket.MSG_PEEK)
+        except OSError:
+            return True
+        return not following or following[0][2] == ancillary[0][2]
 
     def _doubted(self, real: int, now: int) -> int:
         """The time of an implausible stamp, by a fresh offset; if that is no better, of its read."""

@@ -101,10 +101,12 @@ class HttpxSender:
     async def send(self, spec: RequestSpec, scheduled_ns: int) -> Record:
         fields = self._dialect.body(spec.prompt, self._options)
         body = orjson.dumps(fields)
-        end = await self._attempt(spec, body, scheduled_ns)
+        asked, choices = asked_output(fields), asked_choices(fields)
+        events = None if asked is None else asked * choices
+        end = await self._attempt(spec, body, scheduled_ns, events)
         if end.stale:  # a kept-alive connection the server had already closed: nothing was answered, so send it again
-            end = await self._attempt(spec, body, scheduled_ns)
-        end.asked, end.choices = asked_output(fields), asked_choices(fields)
+            end = await self._attempt(spec, body, scheduled_ns, events)
+        end.asked, end.choices = asked, choices
         model = fields.get("model")
         end.model = model if isinstance(model, str) else None
         record = scrub(self._record(spec, scheduled_ns, end), self._secrets)
@@ -117,11 +119,12 @@ class HttpxSender:
                 record = await count_answer(record, texts, self._tokenizer)
         return record
 
-    async def _attempt(self, spec: RequestSpec, body: bytes, scheduled_ns: int) -> _End:
+    async def _attempt(self, spec: RequestSpec, body: bytes, scheduled_ns: int, asked_events: int | None) -> _End:
         live = Live(self._timeouts)
         then = spec.prompt.then
         text_bytes = ANSWER_BYTES if then is not None and then.keeps else 0 if self._tokenizer is None else TEXT_BYTES
         tally = self._tally(self._dialect, 0, self._max_event_bytes, EXCERPT_BYTES, text_bytes)
+        tally.asked_events = asked_events
 
         def sent() -> None:
             tally.sent_ns = probe.sent_ns or 0

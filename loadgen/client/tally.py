@@ -73,6 +73,7 @@ class Tally(Intake):
     __slots__ = (
         *("_parser", "_ends", "_limit", "_excerpt_bytes", "_raw", "_last_read_ns", "_previous_read_ns", "_whole"),
         *("_pending", "_held", "_parsed", "_parsing", "_split", "_in_a_read"),
+        "asked_events",
     )
 
     def __init__(
@@ -88,6 +89,7 @@ class Tally(Intake):
         self._ends = self._parser.ends
         self._limit = max_event_bytes
         self._excerpt_bytes = excerpt_bytes
+        self.asked_events: int | None = None  # how many output events there will be, if each is one token
         self._raw = bytearray()  # the first bytes as received, at most excerpt_bytes, until there is text
         self._last_read_ns: int | None = None
         self._previous_read_ns = 0
@@ -120,6 +122,11 @@ class Tally(Intake):
     def output_events(self) -> int:
         """Output events parsed so far, for the timers of the first token and of the gap between tokens."""
         return self._output_events
+
+    @property
+    def last_is_next(self) -> bool:
+        """Does one output event lack to those asked for?"""
+        return self._output_events + 1 == self.asked_events
 
     @property
     def pending_bytes(self) -> int:

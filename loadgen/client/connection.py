@@ -241,11 +241,11 @@ class Connection:
             else:
                 far = lag >> FAR_BITS
                 stats.lag_beyond[far] = stats.lag_beyond.get(far, 0) + 1
-            if size < READ_BYTES and self._goes_on(ancillary):
-                inexact = True
         else:
             stamp = now
             stats.unstamped += 1
+        if size < READ_BYTES and self._goes_on(ancillary):
+            inexact = True
         full = len(data) == size
         closed = False
         if self.tls is not None:
@@ -309,12 +309,13 @@ class Connection:
         return end if 4 < end < len(data) else READ_BYTES
 
     def _goes_on(self, ancillary: list[tuple[int, int, bytes]]) -> bool:
-        """Has the next byte the same stamp? The kernel may have put two segments together, with the later one's."""
+        """Has the next byte the same stamp, or is there none? The kernel may have put two segments together, with the
+        later one's."""
         try:
             _, following, _, _ = self._recvmsg(1, ANCILLARY_BYTES, socket.MSG_PEEK)
         except OSError:
             return True
-        return not following or following[0][2] == ancillary[0][2]
+        return not ancillary or not following or following[0][2] == ancillary[0][2]
 
     def _doubted(self, real: int, now: int) -> int:
         """The time of an implausible stamp, by a fresh offset; if that is no better, of its read."""

@@ -147,6 +147,8 @@ class Connection:
             return
         probe = answer.probe
         probe.sent_ns = self.last_read_ns = probe.previous_read_ns = probe.last_read_ns = time.monotonic_ns()
+        if answer.sink is not None:  # now: a thread may read the first token before the loop hears of the write
+            answer.sink.sent_ns = probe.sent_ns
         try:
             sent = self.sock.send(wire)
             probe.write_ns = time.monotonic_ns() - probe.sent_ns
@@ -244,7 +246,7 @@ class Connection:
         else:
             stamp = now
             stats.unstamped += 1
-        if size < READ_BYTES and self._goes_on(ancillary):
+        if size < READ_BYTES and self._may_be_merged(ancillary):
             inexact = True
         full = len(data) == size
         closed = False
@@ -308,9 +310,9 @@ class Connection:
             end += 2
         return end if 4 < end < len(data) else READ_BYTES
 
-    def _goes_on(self, ancillary: list[tuple[int, int, bytes]]) -> bool:
-        """Has the next byte the same stamp, or is there none? The kernel may have put two segments together, with the
-        later one's."""
+    def _may_be_merged(self, ancillary: list[tuple[int, int, bytes]]) -> bool:
+        """Does the next byte's stamp fail to show that what was read came before it? The kernel puts segments that wait
+        together, with the last one's stamp."""
         try:
             _, following, _, _ = self._recvmsg(1, ANCILLARY_BYTES, socket.MSG_PEEK)
         except OSError:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import socket
 import sys
 import threading
@@ -21,7 +20,7 @@ from loadgen.records import Prompt, Record, RequestSpec
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the kernel's stamps are Linux's")
 
 CHAT = DIALECTS["chat"]
-# Tokens read one by one before: a new connection acknowledges at once, and the kernel merges what was acknowledged.
+# Tokens read one by one before: what is acknowledged the kernel may merge, and a new connection acknowledges at once.
 FEW, MANY = 2, 60
 APART_S = 0.002
 EVENT = b'data: {"id":"r","choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}]}\n\n'
@@ -125,7 +124,7 @@ def test_it_is_exact_or_bounded_and_the_bound_holds(
     times = [*server.times, sys.maxsize]
     assert earliest < times[last + 1], "too late, and not said to be"
     assert record.last_token_ns > times[last] - 20_000, "before it was sent"
-    assert [gap for gap in itertools.accumulate(record.events.gap_us) if gap < 0] == []
+    assert min(record.events.gap_us) >= 0
 
 
 @pytest.mark.parametrize("name", ["each by itself", "the token in two", "no chunks"])

@@ -9,7 +9,8 @@ VERSION = DEFINITIONS_VERSION
 DEFINITIONS: dict[str, str] = {
     # per request
     "scheduled_at": "when the arrival process, or the freed slot, said to send",
-    "sent_at": "just before the first byte of the request goes to the kernel, on an open connection",
+    "sent_at": "just before the first byte of the request goes to the kernel, on an open connection; by the kernel's "
+    "transmit stamp where it tells",
     "connect": "name look-up, TCP and TLS of a new connection, each apart; null on a reused one; never inside ttft",
     "first_byte_at": "first byte of the response",
     "first_token_at": "first event that carries output: text, reasoning, a tool call's name or arguments, a refusal",

@@ -23,7 +23,7 @@ import httpx
 
 from .addresses import Place
 from .answer import FAR_BITS, LAG_BIN_NS, LAG_BINS, Answer, ReadStats, Sink
-from .clock import ANCILLARY_BYTES, SECOND_NS, SLACK_NS, timespec
+from .clock import ANCILLARY_BYTES, SECOND_NS, SLACK_NS, ask_for_departures, departure, timespec
 from .decode import decoder
 from .probe import format_address
 from .reactor import Reactor
@@ -32,6 +32,7 @@ from .tls import Tls
 
 READ_BYTES = 65536
 LINGER_S = 0.25  # how long the end of the body is waited for after the stream's own end
+ONE_PACKET = 8192  # bytes of a request which the kernel hands to the device at once
 MAX_HEADER_BYTES = 1 << 20
 MAX_BODY_BYTES = 64 << 20  # of an answer that is not a stream
 
@@ -67,6 +68,7 @@ class Connection:
         "closed",
         "complete",
         "decode",
+        "departs",
         "fd",
         "headers",
         "held",
@@ -113,6 +115,7 @@ class Connection:
         self.stamp_ns = 0
         self._rearm_ns = 0
         self.urgent = False
+        self.departs = place.family != socket.AF_UNIX  # does the kernel tell when a request leaves?
 
     # --- the loop's side --------------------------------------------------------------------------------------------
 
@@ -146,6 +149,9 @@ class Connection:
         if answer is None or self.closed:
             return
         probe = answer.probe
+        departs = self.departs and len(wire) <= ONE_PACKET and self._reactor.here
+        if departs:
+            departs = self.departs = ask_for_departures(self.sock, True)
         probe.sent_ns = self.last_read_ns = probe.previous_read_ns = probe.last_read_ns = time.monotonic_ns()
         if answer.sink is not None:  # now: a thread may read the first token before the loop hears of the write
             answer.sink.sent_ns = probe.sent_ns
@@ -157,10 +163,28 @@ class Connection:
         except OSError as error:
             self._hung_up(error)
             return
+        if departs:
+            self._departed(answer)
         if sent < len(wire):
             self._out = wire[sent:]
             self._reactor.want_write(self.fd, True)
         self._reactor.post(probe.on_sent)
+
+    def _departed(self, answer: Answer) -> None:
+        """Take the kernel's word for when the request left, if it has it at once; where it tells late or never it is
+        not asked again."""
+        probe = answer.probe
+        real = departure(self.sock)
+        ask_for_departures(self.sock, False)
+        if real is None or probe.sent_ns is None:
+            self.departs = False
+            return
+        left = real - self._clock.offset
+        if probe.sent_ns <= left <= probe.sent_ns + probe.write_ns:  # else the wall clock was stepped
+            probe.sent_ns = probe.last_read_ns = left
+            probe.write_ns = 0
+            if answer.sink is not None:
+                answer.sink.sent_ns = left
 
     def close(self) -> None:
         """Drop the socket, and the cycle between connection and parser with it."""
@@ -177,6 +201,8 @@ class Connection:
         if self.closed:
             return
         try:
+            if mask & select.EPOLLERR:
+                departure(self.sock)  # one that was told late would be an event for good
             if mask & select.EPOLLOUT:
                 self._flush()
             if mask & ~select.EPOLLOUT and not self.closed:

@@ -75,6 +75,11 @@ class Reactor:
         """The kernel's id of the thread that reads the sockets; None where it is the event loop's."""
         return None if self._thread is None else self._thread.native_id
 
+    @property
+    def here(self) -> bool:
+        """Does the caller run where the sockets are served?"""
+        return self._thread is None or self._thread is threading.current_thread()
+
     def post(self, call: Callable[..., None], *args: Any) -> None:
         """Call in the event loop: now if this is it, else soon."""
         if self._thread is None:

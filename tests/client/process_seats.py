@@ -8,6 +8,7 @@ import pickle
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
@@ -62,6 +63,7 @@ class ProcessSeats:
             )
             for number in range(workers)
         ]
+        self.asking = [threading.Lock() for _ in self.processes]  # or one call would read the answer to another
         self.names = [f"machine {number + 1}" for number in range(workers)]
 
     async def call(self, number: int, method: str, *args: Any) -> Any:
@@ -74,9 +76,10 @@ class ProcessSeats:
         process = self.processes[number]
         assert process.stdin and process.stdout
         try:
-            pickle.dump((method, args), process.stdin)
-            process.stdin.flush()
-            return pickle.load(process.stdout)
+            with self.asking[number]:
+                pickle.dump((method, args), process.stdin)
+                process.stdin.flush()
+                return pickle.load(process.stdout)
         except (OSError, EOFError, ValueError) as error:
             raise SeatGoneError(f"has gone ({type(error).__name__})") from None
 

@@ -8,7 +8,8 @@ answers. Give client and server a core of their own (`taskset -c 0` for this, `t
 
 Two sweeps agree where their brackets [highest load that passed, lowest that failed] overlap, their limits are within a
 factor of 1.1, or their percentiles at the limit within 5 %; and where their peak throughputs, each as precise as asked
-for, are within 5 %. A sweep that calls the server unsteady claims nothing of its peak.
+for, are within 5 %. A sweep that calls the server unsteady claims nothing of its peak, within itself or since the one
+before: their logs are in one folder.
 """
 
 from __future__ import annotations
@@ -36,15 +37,20 @@ class Answer(NamedTuple):
     at_limit: float | None  # the percentile of the objective there, ms
     peak: tuple[float, float, float] | None
     unsteady: bool
+    since: str  # what it says of the sweep before
     levels: str
     sentence: str
 
+    @property
+    def changed(self) -> bool:
+        """Does it say that server or machine are not what they were in the sweep before?"""
+        return self.since.startswith("not steady between runs")
 
-def sweep(url: str, slo: str, more: list[str]) -> Answer:
+
+def sweep(url: str, slo: str, more: list[str], folder: str) -> Answer:
     begun = time.monotonic()
-    with tempfile.TemporaryDirectory() as folder:
-        shape = ["--input-len", "32-64", "--output-len", "16-32", "--slo", slo, "--json", "--quiet", "-o", folder]
-        done = subprocess.run([*LOADGEN, "sweep", url, *shape, *more], capture_output=True, text=True)
+    shape = ["--input-len", "32-64", "--output-len", "16-32", "--slo", slo, "--json", "--quiet", "-o", folder]
+    done = subprocess.run([*LOADGEN, "sweep", url, *shape, *more], capture_output=True, text=True)
     try:
         told: dict[str, Any] = json.loads(done.stdout)
     except ValueError:
@@ -64,6 +70,7 @@ def sweep(url: str, slo: str, more: list[str]) -> Answer:
         at_limit=there[-1].get(f"p{percentile}_{metric}_ms") if there else None,
         peak=None if peak is None else (peak["value"], peak["low"] or 0.0, peak["high"] or float("inf")),
         unsteady=answer["unsteady"],
+        since=next((note for note in told["notes"] if "from the run before" in note), ""),
         levels=" ".join(f"{s['max_concurrency']}:{s['verdict']}" for s in steps),
         sentence=answer["sentence"],
     )
@@ -109,9 +116,9 @@ def main() -> int:
     answers = []
     more = ["--effort", flags.effort, "--max-time", flags.max_time, "--start", flags.first]
     more += ["--precision", flags.precision]
-    with server(flags.start, PORTS[0], OFF) as url:
+    with server(flags.start, PORTS[0], OFF) as url, tempfile.TemporaryDirectory() as folder:
         for number in range(flags.sweeps):
-            answers.append(sweep(url, flags.slo, more))
+            answers.append(sweep(url, flags.slo, more, folder))
             print(f"{number + 1} {answers[-1]}", flush=True)
 
     print(f"\n| sweep | limit | proven | {flags.slo.partition('=')[0]} there, ms | peak tokens/s | requests | s |")
@@ -120,8 +127,12 @@ def main() -> int:
         peak = "–" if one.peak is None else f"{one.peak[0]:.0f} ±{100 * spread(one.peak):.1f} %"
         print(
             f"| {number} | {one.limit} | {one.held} to {one.broke} | {one.at_limit or float('nan'):.1f} | {peak}"
-            f" | {one.requests} | {one.seconds:.0f} |" + (" unsteady" if one.unsteady else "")
+            f" | {one.requests} | {one.seconds:.0f} |{' unsteady' if one.unsteady else ''}"
+            f"{' changed since the one before' if one.changed else ''}"
         )
+    print()
+    for number, one in enumerate(answers, 1):
+        print(f"{number}: {one.since}")
     print()
     for name, some in (
         ("all sweeps", answers),
@@ -134,8 +145,13 @@ def main() -> int:
     steady = [one for one in answers if not one.unsteady]
     rough = [one for one in steady if one.peak is None or spread(one.peak) > share(flags.precision) + 0.0005]
     print(f"steady, but with a peak less precise than ±{flags.precision}: {len(rough)} of {len(answers)}")
-    peaks_agree = all(apart(a, b) <= 1.05 for a, b in combinations(steady, 2))
-    return 0 if all(same(a, b) for a, b in combinations(answers, 2)) and peaks_agree and not rough else 1
+    untold = [
+        (i, j)
+        for (i, a), (j, b) in combinations([(i, one) for i, one in enumerate(answers) if not one.unsteady], 2)
+        if apart(a, b) > 1.05 and not any(one.changed for one in answers[i + 1 : j + 1])
+    ]
+    print(f"steady, peaks more than 5 % apart, and no change told between them: {len(untold)} pairs")
+    return 0 if all(same(a, b) for a, b in combinations(answers, 2)) and not untold and not rough else 1
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import secrets
 import signal
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Literal
 
 import anyio
@@ -39,6 +40,7 @@ from ..search.sweep import decide
 from ..search.verdict import judge
 from ..workload.tokenizer import LocalTokenizer
 from . import host
+from .before import since_the_one_before
 from .budgets import announced, budget_of, unloaded_s
 from .calibrate.cite import cite
 from .calibrate.store import load as load_calibration
@@ -491,7 +493,11 @@ class _Run:
             if address not in self.faults_told
         ]
         note = self.config.closing_note(stop, self.summaries) if self.config.closing_note else None
-        return [*notes, note] if note else notes
+        where = self.journal.log().where
+        before = None
+        if where != "-":
+            before = since_the_one_before(Path(where), self.manifest, self.summaries, self.levels)
+        return [*notes, *(said for said in (note, before) if said)]
 
     def _targets(self) -> str:
         return " + ".join(target.display() for target in self.setting.targets)

@@ -32,6 +32,7 @@ DIAGNOSE = ("caches", "compute", "kv", "outcomes", "overload", "places", "stalls
 SOURCES: list[tuple[str, tuple[str, ...]]] = [
     *((f"analysis/diagnose/{name}.py", ()) for name in DIAGNOSE),
     ("analysis/diagnose/parallel.py", ("parallel_findings",)),
+    ("analysis/since.py", ("sentence",)),
     ("analysis/accuracy.py", ("client_limit", "_refilled_late", "_uncertain", "_CPU", "_SPREAD", "_HELD_UP")),
     ("report/asked.py", ("asked_notes",)),
     ("report/caching.py", ("cache_notes",)),

@@ -24,6 +24,14 @@ NOTES: dict[str, str] = {
     " by 10 % mend it": (
         "请求成波次同步完成（长度完全相同时会如此），延迟取决于步骤如何开始；让长度有 10% 的变化即可消除"
     ),
+    "output throughput at {loads} in flight differs by {by} from the run before, {name}: no change is proven": (
+        "并发 {loads} 时的输出吞吐量与上一次运行（{name}）相差 {by}：未证实有变化"
+    ),
+    "not steady between runs: output throughput at {loads} in flight differs by {by} from the run before, {name}, and"
+    " neither tells of a change: server or machine is not what it was, and each interval here is that of its own run": (
+        "两次运行之间不稳定：并发 {loads} 时的输出吞吐量与上一次运行（{name}）相差 {by}，而两次运行均未说明有何改动："
+        "服务器或机器已与之前不同，此处的每个置信区间只适用于本次运行"
+    ),
     # answers and lengths
     "{n} of {m} answer(s) shorter than asked{how:said}": "{m} 个回答中有 {n} 个短于要求{how}",
     "{n} tokens on average where {m} were asked for ({share})": "平均 {n} 个 token，要求 {m} 个（{share}）",

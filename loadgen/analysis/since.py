@@ -1,0 +1,101 @@
+"""The run before of the same thing: are its throughputs what they are now? Pure.
+
+An interval is made within one run. What a machine does from hour to hour is in none of them, so two answers that are
+both right for their hour may be further apart than either allows; that is seen only from run to run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from scipy import special
+
+from ..records import Estimate, StepSummary
+from .conditions import changed, conditions, mapping
+
+LEAST = 0.03  # a smaller change is of no consequence
+ALPHA = 0.001  # over all questions that are asked of a pair of runs
+Z95 = 1.96
+
+
+@dataclass(frozen=True, slots=True)
+class Since:
+    """By what factor output throughput is now another than in a run before, over the closed-loop `loads` of both, or at
+    the one of them that stands out. `found`: beyond what the intervals of the two runs allow."""
+
+    ratio: Estimate
+    loads: tuple[float, ...]
+    found: bool
+
+    def sentence(self, before: str) -> str:
+        """`before` says which run that was."""
+        value, low, high = (100 * (x - 1) for x in (self.ratio.value, self.ratio.low or 0.0, self.ratio.high or 0.0))
+        by = f"{value:+.1f} % ({low:+.1f} to {high:+.1f})"
+        loads = ", ".join(f"{load:,g}" for load in sorted(self.loads))
+        if not self.found:
+            return (
+                f"output throughput at {loads} in flight differs by {by} from the run before, {before}: no change is"
+                " proven"
+            )
+        return (
+            f"not steady between runs: output throughput at {loads} in flight differs by {by} from the run before,"
+            f" {before}, and neither tells of a change: server or machine is not what it was, and each interval here"
+            " is that of its own run"
+        )
+
+
+def comparable(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """Was the earlier run of the same workload on the same address, as far as the two manifests tell?"""
+    target, other = (mapping(m.get("target")).get("url") for m in (before, now))
+    known = [mapping(m.get("workload")).get("content_sha256") for m in (before, now)]
+    same = target is not None and target == other and None not in known
+    return same and not changed(conditions([before, now], [(), ()]))
+
+
+def throughputs(steps: Sequence[StepSummary], invalid: Sequence[int]) -> dict[float, Estimate]:
+    """By requests in flight, the latest output throughput that has an interval; none of `invalid` steps."""
+    return {
+        s.load: s.output_throughput
+        for s in steps
+        if s.rate is None and s.step not in invalid and s.output_throughput is not None and usable(s.output_throughput)
+    }
+
+
+def since(before: Mapping[float, Estimate], now: Mapping[float, Estimate]) -> Since | None:
+    """None where no load is common to both."""
+    ratios = {load: _ratio(before[load], now[load]) for load in now if load in before}
+    if not ratios:
+        return None
+    weights = {load: 1 / error**2 for load, (_, error) in ratios.items()}
+    total = sum(weights.values())
+    mean = sum(weights[load] * value for load, (value, _) in ratios.items()) / total, total**-0.5
+    needed = -float(special.ndtri(ALPHA / 2 / (1 + len(ratios))))
+    load, most = max(ratios.items(), key=lambda pair: abs(pair[1][0]) / pair[1][1])
+    if not _beyond(mean, needed) and _beyond(most, needed):
+        return Since(_estimate(most), (load,), True)
+    return Since(_estimate(mean), tuple(ratios), _beyond(mean, needed))
+
+
+def usable(estimate: Estimate) -> bool:
+    """Has it an interval that a ratio can be made of?"""
+    low, high = estimate.low, estimate.high
+    return low is not None and high is not None and 0 < low < high < math.inf and 0 < estimate.value < math.inf
+
+
+def _ratio(before: Estimate, now: Estimate) -> tuple[float, float]:
+    """Its logarithm, with the standard error that the intervals of both give it."""
+    widths = [math.log((one.high or 1.0) / (one.low or 1.0)) / 2 / Z95 for one in (before, now)]
+    return math.log(now.value / before.value), math.hypot(*widths)
+
+
+def _beyond(ratio: tuple[float, float], needed: float) -> bool:
+    value, error = ratio
+    return abs(value) > max(math.log1p(LEAST), needed * error)
+
+
+def _estimate(ratio: tuple[float, float]) -> Estimate:
+    value, error = ratio
+    return Estimate(*(math.exp(value + z * error) for z in (0.0, -Z95, Z95)))

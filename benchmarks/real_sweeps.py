@@ -80,7 +80,7 @@ def same(a: Answer, b: Answer) -> bool:
     """Do two answers say the same of where the limit is?"""
     lows = (a.held or 0.0, b.held or 0.0)
     highs = (a.broke or float("inf"), b.broke or float("inf"))
-    if a.reason.startswith("slo") and b.reason.startswith("slo") and max(lows) <= min(highs):
+    if a.broke and b.broke and max(lows) <= min(highs):
         return True
     if a.limit and b.limit and max(a.limit, b.limit) <= 1.1 * min(a.limit, b.limit):
         return True

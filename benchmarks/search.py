@@ -20,13 +20,15 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import TypeVar
 
 from benchmarks.search_cases import TRUTH, Case, cases
 from benchmarks.search_tables import SHARES, coverage, plateau, rates
 from benchmarks.search_tables import flags as unsteady
 from benchmarks.virtual import VirtualServer, VirtualSweep, sweep
-from loadgen.records import Slo
+from loadgen.analysis.since import since, throughputs
+from loadgen.records import Estimate, Slo
 from loadgen.search import SweepPlan
 from loadgen.simulator.oracle import Effort, Exact, at
 
@@ -148,6 +150,15 @@ def told(found: Found) -> str:
     )
 
 
+def between_runs(found: Sequence[Found]) -> str:
+    """Of pairs of sweeps of the same engine, how many the product would call not steady from one to the next."""
+    engines: dict[str, list[dict[float, Estimate]]] = {}
+    for one in found:
+        engines.setdefault(one.case.name, []).append(throughputs(one.sweep.summaries, ()))
+    said = [since(a, b) for runs in engines.values() for a, b in combinations(runs, 2)]
+    return f"{sum(one is not None and one.found for one in said):3d} of {len(said)} pairs"
+
+
 Scored = TypeVar("Scored", "Found", "Peak")
 
 
@@ -177,6 +188,7 @@ def print_searches(found: Sequence[Found]) -> None:
         f"no limit said, or met to within 5 %, where there is none {by_engine(none, lambda f: f.near or f.level_met)}"
     )
     print(f"called unsteady (the engines are steady)                 {sum(f.sweep.stop.unsteady for f in found):3d}")
+    print(f"two sweeps of one engine said to differ                  {between_runs(found)}")
     requests = [f.sweep.requests for f in found]
     print(f"requests a sweep                                         {statistics.mean(requests):,.0f} on average")
     ladders = [rungs_below(f.case.load, f.case.most) for f in found]

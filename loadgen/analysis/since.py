@@ -15,10 +15,12 @@ from scipy import special
 
 from ..records import Estimate, StepSummary
 from .conditions import changed, conditions, mapping
+from .ratios import LEAST_ERROR
 
 LEAST = 0.03  # a smaller change is of no consequence
 ALPHA = 0.001  # over all questions that are asked of a pair of runs
 Z95 = 1.96
+LOWEST, HIGHEST = 1e-9, 1e12  # tokens/s; beyond is damage
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +84,13 @@ def since(before: Mapping[float, Estimate], now: Mapping[float, Estimate]) -> Si
 def usable(estimate: Estimate) -> bool:
     """Has it an interval that a ratio can be made of?"""
     low, high = estimate.low, estimate.high
-    return low is not None and high is not None and 0 < low < high < math.inf and 0 < estimate.value < math.inf
+    return low is not None and high is not None and LOWEST < low < high < HIGHEST and LOWEST < estimate.value < HIGHEST
 
 
 def _ratio(before: Estimate, now: Estimate) -> tuple[float, float]:
     """Its logarithm, with the standard error that the intervals of both give it."""
     widths = [math.log((one.high or 1.0) / (one.low or 1.0)) / 2 / Z95 for one in (before, now)]
-    return math.log(now.value / before.value), math.hypot(*widths)
+    return math.log(now.value / before.value), max(math.hypot(*widths), LEAST_ERROR)
 
 
 def _beyond(ratio: tuple[float, float], needed: float) -> bool:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.analysis import summarise_run
-from loadgen.analysis.since import Since, comparable, since, throughputs
+from loadgen.analysis.since import Since, comparable, since, throughputs, usable
 from loadgen.log.columns import columns
 from loadgen.records import Estimate, Slo
 from tests.report.summaries import run_records
@@ -77,6 +77,21 @@ def test_of_many_pairs(change: float, least: float, most: float) -> None:
     pairs = [since(run(1.0), run(1 + change)) for _ in range(2000)]
     share = sum(one is not None and one.found for one in pairs) / len(pairs)
     assert least <= share <= most
+
+
+@given(*[st.tuples(st.floats(), st.floats(), st.floats())] * 2)
+def test_no_figure_is_too_odd(one: tuple[float, float, float], other: tuple[float, float, float]) -> None:
+    a, b = (Estimate(value, low, high) for value, low, high in (one, other))
+    if usable(a) and usable(b):
+        found = since({1.0: a, 2.0: b}, {1.0: b, 2.0: a})
+        assert found is not None and math.isfinite(found.ratio.value) and found.sentence("x")
+
+
+def test_a_narrow_interval_is_no_more_certain_than_any_can_be() -> None:
+    narrow = {1.0: Estimate(100.0, 100.0, math.nextafter(100.0, 200.0))}
+    assert usable(narrow[1.0])
+    found = since(narrow, narrow)
+    assert found is not None and not found.found and found.ratio.low is not None and found.ratio.low < 0.9995
 
 
 def test_what_counts_of_a_run() -> None:

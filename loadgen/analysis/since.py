@@ -11,22 +11,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scipy import special
-
 from ..records import Estimate, StepSummary
 from .conditions import changed, conditions, mapping
 from .ratios import LEAST_ERROR
 
 LEAST = 0.03  # a smaller change is of no consequence
-ALPHA = 0.001  # over all questions that are asked of a pair of runs
-Z95 = 1.96
+Z95, Z_NEEDED = 1.96, 3.29  # 5 % and 0.1 % of a normal's values are farther out
 LOWEST, HIGHEST = 1e-9, 1e12  # tokens/s; beyond is damage
 
 
 @dataclass(frozen=True, slots=True)
 class Since:
-    """By what factor output throughput is now another than in a run before, over the closed-loop `loads` of both, or at
-    the one of them that stands out. `found`: beyond what the intervals of the two runs allow."""
+    """By what factor output throughput is now another than in a run before, in the mean over the closed-loop `loads` of
+    both. `found`: beyond what the intervals of the two runs allow."""
 
     ratio: Estimate
     loads: tuple[float, ...]
@@ -67,18 +64,16 @@ def throughputs(steps: Sequence[StepSummary], invalid: Sequence[int]) -> dict[fl
 
 
 def since(before: Mapping[float, Estimate], now: Mapping[float, Estimate]) -> Since | None:
-    """None where no load is common to both."""
-    ratios = {load: _ratio(before[load], now[load]) for load in now if load in before}
-    if not ratios:
+    """The mean of the logarithms, each by its certainty. A load alone is not judged: near a server's limit its few
+    batches promise too much. None where no load is common to both."""
+    loads = tuple(load for load in now if load in before)
+    if not loads:
         return None
-    weights = {load: 1 / error**2 for load, (_, error) in ratios.items()}
-    total = sum(weights.values())
-    mean = sum(weights[load] * value for load, (value, _) in ratios.items()) / total, total**-0.5
-    needed = -float(special.ndtri(ALPHA / 2 / (1 + len(ratios))))
-    load, most = max(ratios.items(), key=lambda pair: abs(pair[1][0]) / pair[1][1])
-    if not _beyond(mean, needed) and _beyond(most, needed):
-        return Since(_estimate(most), (load,), True)
-    return Since(_estimate(mean), tuple(ratios), _beyond(mean, needed))
+    ratios = [_ratio(before[load], now[load]) for load in loads]
+    total = sum(1 / error**2 for _, error in ratios)
+    value, error = sum(value / error**2 for value, error in ratios) / total, total**-0.5
+    ratio = Estimate(*(math.exp(value + z * error) for z in (0.0, -Z95, Z95)))
+    return Since(ratio, loads, abs(value) > max(math.log1p(LEAST), Z_NEEDED * error))
 
 
 def usable(estimate: Estimate) -> bool:
@@ -91,13 +86,3 @@ def _ratio(before: Estimate, now: Estimate) -> tuple[float, float]:
     """Its logarithm, with the standard error that the intervals of both give it."""
     widths = [math.log((one.high or 1.0) / (one.low or 1.0)) / 2 / Z95 for one in (before, now)]
     return math.log(now.value / before.value), max(math.hypot(*widths), LEAST_ERROR)
-
-
-def _beyond(ratio: tuple[float, float], needed: float) -> bool:
-    value, error = ratio
-    return abs(value) > max(math.log1p(LEAST), needed * error)
-
-
-def _estimate(ratio: tuple[float, float]) -> Estimate:
-    value, error = ratio
-    return Estimate(*(math.exp(value + z * error) for z in (0.0, -Z95, Z95)))

@@ -141,7 +141,7 @@ def test_a_server_that_became_slower_is_said_to_be_unsteady(tmp_path: Path) -> N
         with ThreadedServer(handler) as server:
             for takes["wait_ms"] in (20.0, 60.0):
                 said = run(
-                    "run", server.url, "-c", 4, "--requests", 80, "--input-len", 20, "--output-len", 3, "--warmup", 4,
+                    "run", server.url, "-c", 4, "--requests", 80, "--input-len", 20, "--output-len", 1, "--warmup", 4,
                     "--quiet", "--json", "-o", parent,
                 )  # fmt: skip
                 told = json.loads(said.out)

@@ -16,6 +16,7 @@ from .conditions import changed, conditions, mapping
 from .ratios import LEAST_ERROR
 
 LEAST = 0.03  # a smaller change is of no consequence
+UNSTEADY = "not steady between runs"  # a note that begins so is a warning
 Z95, Z_NEEDED = 1.96, 3.29  # 5 % and 0.1 % of a normal's values are farther out
 LOWEST, HIGHEST = 1e-9, 1e12  # tokens/s; beyond is damage
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.analysis import summarise_run
-from loadgen.analysis.since import Since, comparable, since, throughputs, usable
+from loadgen.analysis.since import UNSTEADY, Since, comparable, since, throughputs, usable
 from loadgen.log.columns import columns
 from loadgen.records import Estimate, Slo
 from tests.report.summaries import run_records
@@ -143,6 +143,7 @@ def test_the_sentences() -> None:
     assert less.startswith(
         "not steady between runs: output throughput at 1, 8 in flight differs by -10.0 % (-11.5 to -8.5)"
     )
+    assert less.startswith(UNSTEADY)
     same = Since(Estimate(1.004, 0.99, 1.02), (16.0,), False).sentence("2 h earlier (r)")
     assert same == (
         "output throughput at 16 in flight differs by +0.4 % (-1.0 to +2.0) from the run before, 2 h earlier (r):"

@@ -10,6 +10,7 @@ from typing import Literal
 
 from ...analysis.diagnose import Fact
 from ...analysis.diagnose import Finding as Found
+from ...analysis.since import UNSTEADY
 from ..charts.figure import Table, View
 from ..health import health_notes, limit_texts
 from ..numbers import number, percent
@@ -61,7 +62,8 @@ def found_in(view: View) -> list[Finding]:
     shown = {text: chart for chart, texts in charted for text in texts}
     for line in notes(view.facts, summaries):
         text = _text(line)
-        found.append(Finding("warning" if text in shown else "info", said(text), chart=shown.get(text, "")))
+        warns = text in shown or text.startswith(UNSTEADY)
+        found.append(Finding("warning" if warns else "info", said(text), chart=shown.get(text, "")))
     return found
 
 

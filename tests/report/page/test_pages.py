@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from loadgen.analysis.since import Since
 from loadgen.log.store import RunFolder
+from loadgen.records import Estimate
 from tests.cases.support import loadgen
 from tests.report.chinese import prose
 from tests.report.drawn import drawn_run
@@ -168,3 +170,15 @@ def test_a_page_stays_small_however_large_the_run(tmp_path: Path) -> None:
     assert loadgen("report", str(run), "--html", str(out)).code == 0
     check(out.read_text(encoding="utf-8"))
     assert out.stat().st_size < 3_000_000
+
+
+def test_a_run_unlike_the_one_before_is_a_warning(tmp_path: Path) -> None:
+    changed = Since(Estimate(0.9, 0.89, 0.91), (8.0,), True).sentence("3 h earlier (r)")
+    same = Since(Estimate(1.0, 0.99, 1.01), (8.0,), False).sentence("4 h earlier (r)")
+    run = drawn_run(tmp_path, each=60, levels=(1, 8), manifest={"notes": [changed, same]})
+    out = tmp_path / "page.html"
+    ran = loadgen("report", str(run), "--html", str(out))
+    assert ran.code == 0, ran.err
+    page = out.read_text(encoding="utf-8")
+    for text, level in ((changed, "warning"), (same, "info")):
+        assert re.search(rf'<li class="{level}"><p><b class="level">\w+</b> <bdi>{re.escape(text)}</bdi>', page)

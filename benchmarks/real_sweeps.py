@@ -24,6 +24,7 @@ from itertools import combinations
 from typing import Any, NamedTuple
 
 from benchmarks.real_experiments import LOADGEN, OFF, PORTS, server
+from loadgen.analysis.since import UNSTEADY
 
 
 class Answer(NamedTuple):
@@ -44,7 +45,7 @@ class Answer(NamedTuple):
     @property
     def changed(self) -> bool:
         """Does it say that server or machine are not what they were in the sweep before?"""
-        return self.since.startswith("not steady between runs")
+        return self.since.startswith(UNSTEADY)
 
 
 def sweep(url: str, slo: str, more: list[str], folder: str) -> Answer:

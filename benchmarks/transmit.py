@@ -7,19 +7,13 @@ end: the time read just before send(), and the kernel's own transmit stamp, fetc
 from __future__ import annotations
 
 import socket
-import struct
 import time
 
 import numpy as np
 
-SO_TIMESTAMPNS, SO_TIMESTAMPING = 35, 37
-TX_SOFTWARE, SOFTWARE, OPT_ID, OPT_TSONLY = 1 << 1, 1 << 4, 1 << 7, 1 << 11
+from loadgen.client.clock import SECOND_NS, Clock, ask_for_stamps, ask_for_transmit_stamps, timespec, transmit_stamp
+
 N = 3000
-
-
-def stamp(data: bytes) -> int:
-    seconds, nanoseconds = struct.unpack("qq", data[:16])
-    return int(seconds * 1_000_000_000 + nanoseconds)
 
 
 def main() -> None:
@@ -27,22 +21,26 @@ def main() -> None:
     client = socket.create_connection(listener.getsockname())
     server, _ = listener.accept()
     client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    client.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPING, TX_SOFTWARE | SOFTWARE | OPT_ID | OPT_TSONLY)
-    server.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
-    brackets = [(time.time_ns(), time.monotonic_ns()) for _ in range(50)]
-    offset = min(real - mono for real, mono in brackets)
+    ask_for_stamps(server)
+    offset = Clock().offset
     user, kernel, cost = [], [], []
     for _ in range(N):
+        begun = time.perf_counter_ns()
+        if not ask_for_transmit_stamps(client, True):
+            raise SystemExit("this kernel has no transmit stamps")
         before = time.monotonic_ns()
         client.send(b"x" * 3000)
+        sent = time.monotonic_ns()
+        real = transmit_stamp(client)
+        ask_for_transmit_stamps(client, False)
+        cost.append(time.perf_counter_ns() - begun - (sent - before))
+        if real is None:
+            raise SystemExit("this kernel did not tell when a packet left")
         _, ancillary, _, _ = server.recvmsg(65536, 64)
-        arrival = stamp(ancillary[0][2]) - offset
-        start = time.perf_counter_ns()
-        _, ancillary, _, _ = client.recvmsg(0, 512, socket.MSG_ERRQUEUE)
-        cost.append(time.perf_counter_ns() - start)
-        sent = next(stamp(data) for _, kind, data in ancillary if kind == SO_TIMESTAMPING) - offset
+        seconds, nanoseconds = timespec(ancillary[0][2])
+        arrival = seconds * SECOND_NS + nanoseconds - offset
         user.append(arrival - before)
-        kernel.append(arrival - sent)
+        kernel.append(arrival - (real - offset))
         time.sleep(0.0005)
     print("| µs | p50 | p90 | p99 |\n| --- | --- | --- | --- |")
     rows = (("arrival − time before send()", user), ("arrival − transmit stamp", kernel), ("cost of a stamp", cost))

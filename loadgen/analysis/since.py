@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..records import Estimate, StepSummary
-from .conditions import changed, conditions, mapping
+from .conditions import changed, conditions, mapping, same_workload
 from .ratios import LEAST_ERROR
 
 LEAST = 0.03  # a smaller change is of no consequence
@@ -48,11 +48,17 @@ class Since:
 
 
 def comparable(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    """Was the earlier run of the same workload on the same address, as far as the two manifests tell?"""
-    target, other = (mapping(m.get("target")).get("url") for m in (before, now))
-    known = [mapping(m.get("workload")).get("content_sha256") for m in (before, now)]
-    same = target is not None and target == other and None not in known
-    return same and not changed(conditions([before, now], [(), ()]))
+    """Was the earlier run of the same workload on the same address, reached in the same way, as far as the manifests
+    tell? What one describes and the other does not is a change."""
+    told = [(mapping(m.get("target")), mapping(m.get("describe")), mapping(m.get("workload"))) for m in (before, now)]
+    (target, describe, workload), (other, described, other_workload) = told
+    return (
+        target.get("url") is not None
+        and (target, describe) == (other, described)
+        and workload.get("same_text") == other_workload.get("same_text")
+        and same_workload(before, now)
+        and not changed(conditions([before, now], [(), ()]))
+    )
 
 
 def throughputs(steps: Sequence[StepSummary], invalid: Sequence[int]) -> dict[float, Estimate]:

@@ -1,8 +1,8 @@
 """Kernel stamps on the monotonic clock, and timers exact to the microsecond.
 
-The kernel stamps arrivals and departures on CLOCK_REALTIME; everything else here is on CLOCK_MONOTONIC. Both share the
-rate that NTP steers, so their offset changes only when the wall clock is stepped. It is sampled every second, and at
-once when a stamp is implausible, so that a stepped clock never shows up as a latency.
+The kernel stamps what comes and what leaves on CLOCK_REALTIME; everything else here is on CLOCK_MONOTONIC. Both share
+the rate that NTP steers, so their offset changes only when the wall clock is stepped. It is sampled every second, and
+at once when a stamp is implausible, so that a stepped clock never shows up as a latency.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import time
 SO_TIMESTAMPNS = getattr(socket, "SO_TIMESTAMPNS", 35)
 SO_TIMESTAMPING = getattr(socket, "SO_TIMESTAMPING", 37)
 ANCILLARY_BYTES = 64  # one control message with a timespec
-DEPARTURE_BYTES = 256  # three timespecs, and what the kernel says of the packet
+TRANSMIT_BYTES = 256  # three timespecs, and what the kernel says of the packet
 SECOND_NS = 1_000_000_000
 SLACK_NS = 1_000_000  # a stamp this much before the last look at the socket cannot be true
 STEP_NS = 20_000  # a larger change of the offset is a stepped wall clock
@@ -87,25 +87,25 @@ def ask_for_stamps(sock: socket.socket) -> bool:
     return True
 
 
-_DEPARTURES = 1 << 1 | 1 << 4 | 1 << 11  # SOF_TIMESTAMPING_TX_SOFTWARE | _SOFTWARE | _OPT_TSONLY
+_TRANSMIT = 1 << 1 | 1 << 4 | 1 << 11  # SOF_TIMESTAMPING_TX_SOFTWARE | _SOFTWARE | _OPT_TSONLY
 
 
-def ask_for_departures(sock: socket.socket, wanted: bool) -> bool:
+def ask_for_transmit_stamps(sock: socket.socket, wanted: bool) -> bool:
     """Have the kernel stamp what is sent from now on, or no longer; False where it cannot.
 
     Only around a send: while it is asked for, kernels before 6.12 add a second control message to every read.
     """
     try:
-        sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPING, _DEPARTURES if wanted else 0)
+        sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPING, _TRANSMIT if wanted else 0)
     except OSError:
         return False
     return True
 
 
-def departure(sock: socket.socket) -> int | None:
+def transmit_stamp(sock: socket.socket) -> int | None:
     """When the device took the last byte of a send, on CLOCK_REALTIME; None where the kernel has not told."""
     try:
-        _, ancillary, _, _ = sock.recvmsg(0, DEPARTURE_BYTES, socket.MSG_ERRQUEUE)
+        _, ancillary, _, _ = sock.recvmsg(0, TRANSMIT_BYTES, socket.MSG_ERRQUEUE)
     except OSError:
         return None
     for _, kind, data in ancillary:

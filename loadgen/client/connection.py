@@ -23,7 +23,7 @@ import httpx
 
 from .addresses import Place
 from .answer import FAR_BITS, LAG_BIN_NS, LAG_BINS, Answer, ReadStats, Sink
-from .clock import ANCILLARY_BYTES, SECOND_NS, SLACK_NS, ask_for_departures, departure, timespec
+from .clock import ANCILLARY_BYTES, SECOND_NS, SLACK_NS, ask_for_transmit_stamps, timespec, transmit_stamp
 from .decode import decoder
 from .probe import format_address
 from .reactor import Reactor
@@ -68,7 +68,6 @@ class Connection:
         "closed",
         "complete",
         "decode",
-        "departs",
         "fd",
         "headers",
         "held",
@@ -82,6 +81,7 @@ class Connection:
         "served",
         "sock",
         "stamp_ns",
+        "stamps_sent",
         "streaming",
         "tls",
         "transport",
@@ -115,7 +115,7 @@ class Connection:
         self.stamp_ns = 0
         self._rearm_ns = 0
         self.urgent = False
-        self.departs = place.family != socket.AF_UNIX  # does the kernel tell when a request leaves?
+        self.stamps_sent = place.family != socket.AF_UNIX  # does the kernel tell when a request leaves?
 
     # --- the loop's side --------------------------------------------------------------------------------------------
 
@@ -149,9 +149,9 @@ class Connection:
         if answer is None or self.closed:
             return
         probe = answer.probe
-        departs = self.departs and len(wire) <= ONE_PACKET and self._reactor.here
-        if departs:
-            departs = self.departs = ask_for_departures(self.sock, True)
+        stamped = self.stamps_sent and len(wire) <= ONE_PACKET and self._reactor.here
+        if stamped:
+            stamped = self.stamps_sent = ask_for_transmit_stamps(self.sock, True)
         probe.sent_ns = self.last_read_ns = probe.previous_read_ns = probe.last_read_ns = time.monotonic_ns()
         if answer.sink is not None:  # now: a thread may read the first token before the loop hears of the write
             answer.sink.sent_ns = probe.sent_ns
@@ -163,21 +163,21 @@ class Connection:
         except OSError as error:
             self._hung_up(error)
             return
-        if departs:
-            self._departed(answer)
+        if stamped:
+            self._take_transmit_stamp(answer)
         if sent < len(wire):
             self._out = wire[sent:]
             self._reactor.want_write(self.fd, True)
         self._reactor.post(probe.on_sent)
 
-    def _departed(self, answer: Answer) -> None:
+    def _take_transmit_stamp(self, answer: Answer) -> None:
         """Take the kernel's word for when the request left, if it has it at once; where it tells late or never it is
         not asked again."""
         probe = answer.probe
-        real = departure(self.sock)
-        ask_for_departures(self.sock, False)
+        real = transmit_stamp(self.sock)
+        ask_for_transmit_stamps(self.sock, False)
         if real is None or probe.sent_ns is None:
-            self.departs = False
+            self.stamps_sent = False
             return
         left = real - self._clock.offset
         if probe.sent_ns <= left <= probe.sent_ns + probe.write_ns:  # else the wall clock was stepped
@@ -202,7 +202,7 @@ class Connection:
             return
         try:
             if mask & select.EPOLLERR:
-                departure(self.sock)  # one that was told late would be an event for good
+                transmit_stamp(self.sock)  # one that was told late would be an event for good
             if mask & select.EPOLLOUT:
                 self._flush()
             if mask & ~select.EPOLLOUT and not self.closed:

@@ -124,7 +124,11 @@ MANIFEST: dict[str, Any] = {
         ("server", "flags", {"max_num_seqs": 128}, False),
         ("server", "flags", {"max_num_seqs": 64, "num_gpu_blocks": 9}, True),
         ("request", "temperature", 1, False),
-        ("describe", "gpu", "H100", True),
+        ("describe", "gpu", "H100", False),
+        ("describe", "arm", "B", False),
+        ("workload", "same_text", True, False),
+        ("target", "access", {"transport": "httpx"}, False),
+        ("target", "urls", ["http://gpu:8000", "http://gpu:8001"], False),
     ],
 )
 def test_which_runs_are_of_the_same_thing(part: str, key: str, value: Any, same: bool) -> None:

@@ -308,7 +308,8 @@ def test_l11_what_a_slow_client_did_not_send_is_counted_and_voids_the_step(make_
     records, seen = open_step(make_sender, 100, 0.6, lambda r: GOOD, block_s=0.02)
     assert seen.window is not None
     measured = [r for r in records if r.phase == "measured"]
-    due = (seen.window.end_ns - seen.window.start_ns) / 1e9 * 100
+    # On a busy machine it may be late already as the window opens: the first in it was due before then.
+    due = (seen.window.end_ns - min(r.scheduled_ns for r in measured)) / 1e9 * 100
     assert len(measured) + seen.not_dispatched == pytest.approx(due, abs=2)
     summary = summary_of(records, observation=seen)
     lag = summary.latency["dispatch_lag"]

@@ -52,7 +52,8 @@ def test_l31_every_answer_is_whole_over_a_bad_wire(faults: str, tmp_path: Path) 
     seen = run(faults, "-o", str(tmp_path))
     assert seen["code"] in (0, 4), seen["err"]
     records = records_of(tmp_path)
-    assert seen["answered"] == len(records), "each came to the server once"
+    cut = sum(record["outcome"] == "cut" for record in records)  # fillers, which may have been cut before they came
+    assert len(records) - cut <= seen["answered"] <= len(records), "each came to the server once"
     assert (seen["harmed"] > 0) == ("loss" in faults or "spoil" in faults)
     records = [record for record in records if record["phase"] == "measured"]
     assert len(records) == REQUESTS

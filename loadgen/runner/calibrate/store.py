@@ -62,8 +62,10 @@ def save(calibration: Mapping[str, Any] | None, path: Path) -> None:
         else:
             beside.replace(to)
     except OSError as error:
+        # What `mkdir` says where a file has the folder's name.
+        why = f"{to.parent} is a file" if isinstance(error, FileExistsError) else error.strerror
         raise LogError(
-            f"the calibration cannot be written to {path}: {error.strerror}", "give another place with -o FILE"
+            f"the calibration cannot be written to {path}: {why}", "give another place with -o FILE"
         ) from None
 
 

@@ -6,6 +6,7 @@ import asyncio
 import socket
 import ssl
 import struct
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from tests.client.fault_scripts import HALF, RESET, SILENCE, Script
@@ -39,6 +40,10 @@ class Player:
         finally:
             self.open -= 1
             writer.close()
+            # How it ended is asked for or called off: of a reset, asyncio would report that nobody did.
+            with suppress(OSError, TimeoutError):
+                async with asyncio.timeout(0.02):
+                    await writer.wait_closed()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         sock: socket.socket = writer.get_extra_info("socket")

@@ -237,7 +237,9 @@ def test_a_run_whose_manifest_does_not_tell_how_its_text_was_made(
     assert says in again.out + again.err
     if made is None:
         assert all(len(messages) == 1 for messages in sent)
-        assert [r.get("turn") for r in load(folder_in(tmp_path / "b"))] == [r.get("turn") for r in load(run)]
+        turns = [[r.get("turn") for r in load(one)] for one in (folder_in(tmp_path / "b"), run)]
+        # A turn waits for the one before it; where that is slow, the next conversation overtakes it.
+        assert sorted(turns[0]) == sorted(turns[1]) and {*turns[0]} == {1, 2}
 
 
 def test_the_text_of_a_run_is_sent_again_where_asked_and_not_otherwise(call: Call, tmp_path: Path) -> None:

@@ -120,7 +120,9 @@ def broken(latest: Latest) -> str | None:
 
 def band(latest: Latest, limit: int, objective: str) -> tuple[float, float] | None:
     """Between which loads the objective's percentile stays within 5 % of its limit: a straight line through the levels
-    around the answer, on log scales. None where they do not tell, or the percentile hardly depends on the load."""
+    around the answer, on log scales. None where they do not tell, the percentile hardly depends on the load, or the
+    line misses all loads from `limit` to the level above: of two answers that contradict one another the measured one
+    stays."""
     points = [
         (math.log(n), math.log(ratio))
         for n, level in latest.items()
@@ -136,7 +138,9 @@ def band(latest: Latest, limit: int, objective: str) -> tuple[float, float] | No
     if steep <= 0:
         return None
     low, high = (math.exp(mean_x + (math.log1p(part) - mean_y) / steep) for part in (-BAND, BAND))
-    return (low, high) if limit / FLAT <= low and high <= limit * FLAT else None
+    above = min((n for n in latest if n > limit), default=math.inf)
+    known = limit / FLAT <= low and high <= limit * FLAT
+    return (low, high) if known and limit <= high and low <= above else None
 
 
 # --- throughput -----------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from loadgen.errors import UsageError
 from loadgen.records import Estimate, LevelResult, NextLevel, Stop
 from loadgen.search import SweepPlan, decide
+from loadgen.search.levels import band, bracket
 from tests.thorough import examples
 
 SLO = SweepPlan(has_slo=True)
@@ -471,6 +472,19 @@ def test_the_band_is_where_the_percentile_stays_within_5_percent(steep: float) -
 def test_a_percentile_that_does_not_depend_on_the_load_has_no_band() -> None:
     stop = decide([near(c, "p" if c <= 20 else "f", 1.0) for c in (4, 8, 16, 32, 22, 19, 20, 21, 8)], SLO)
     assert isinstance(stop, Stop) and stop.band is None
+
+
+@given(st.lists(st.floats(0.5, 2.0), min_size=5, max_size=5))
+def test_a_band_never_contradicts_the_limit(ratios: list[float]) -> None:
+    """Levels that lean by estimates which need not rise with the load, as those of an unsteady server do not."""
+    loads = (32, 46, 49, 54, 59)
+    leaning = [near(c, "b" if ratio > 1 else "i", ratio) for c, ratio in zip(loads, ratios, strict=True)]
+    latest = {level_.concurrency: level_ for level_ in [near(24, "p", 0.7), *leaning, near(64, "f", 1.5)]}
+    limit, _ = bracket(latest)
+    assert limit is not None
+    found = band(latest, limit, "ttft_p95")
+    above = min(c for c in latest if c > limit)
+    assert found is None or (found[0] <= above and found[1] >= limit)
 
 
 def test_what_came_first() -> None:

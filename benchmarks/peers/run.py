@@ -4,8 +4,9 @@
     python -m benchmarks.peers.run --clients loadgen,aiohttp,httpx --rounds 1 --waves 4
 
 An error is what the client reported minus the same statistic of the same requests by the server's own stamps: a TTFT
-runs from the request's arrival in the kernel to the moment before the first token is written. Server and client have a
-core each. CPU is that of all the client's processes between its first request and its last token, over the events sent.
+runs from the request's arrival in the server's kernel to the first token's departure from there, as that kernel stamps
+them, so that no client answers for the server's own way through it. Server and client have a core each. CPU is that of
+all the client's processes between its first request and its last token, over the events sent.
 """
 
 from __future__ import annotations
@@ -127,7 +128,7 @@ def _per_event(sample: Truth, told: Told) -> dict[str, float]:
         return {}
     errors = []
     for real in sample.requests:
-        found = told.requests.get(real.rid) or told.requests.get(-int(real.tokens_ns[0]))
+        found = told.requests.get(real.rid) or told.requests.get(-real.begins)
         if found is not None and len(found[1]) == len(real.tokens_ns) - 1:
             errors.append(np.abs(found[1] - real.gaps_ms))
     if not errors:

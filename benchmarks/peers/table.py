@@ -35,12 +35,13 @@ COLUMNS = (
     Column("others", "others on its core, %"),
 )
 EXPLANATION = """\
-An error is what the client reported minus the same statistic of the same requests by the server's own stamps: what the
-client added. *One gap* is how far single inter-token gaps were off, for clients whose output holds them. CPU is that of
-all its processes from the first request to the last token; an event is a token. Start-up is the time to the first
-request, loading and preflight included. *Others on its core* is what else ran there: trust rows with much of it less.
-A starved client reads several events at once, which lowers its CPU an event. RSS is the largest sum over its
-processes. Medians of {rounds}, with one core for the server and one for the client.
+An error is what the client reported minus the same statistic of the same requests by the stamps of the server's kernel
+(a request's arrival there, each token's departure): what the client added. *One gap* is how far single inter-token gaps
+were off, for clients whose output holds them. CPU is that of all its processes from the first request to the last
+token; an event is a token. Start-up is the time to the first request, loading and preflight included. *Others on its
+core* is what else ran there: trust rows with much of it less. A starved client reads several events at once, which
+lowers its CPU an event. RSS is the largest sum over its processes. Medians of {rounds}, with one core for the server
+and one for the client.
 
 `vllm bench serve` counts the time from the role chunk to the first token, and from the last token to the finish reason,
 as two more gaps, so its mean ITL is too small by 2 in {gaps}. inference-perf tokenizes the text again, which here is

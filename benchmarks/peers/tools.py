@@ -302,7 +302,7 @@ def _named(told: Mapping[str, Any], e2e: str) -> dict[str, float]:
     }
 
 
-_STAMP = re.compile(r"R\d{19} M(\d{19}) I000000")
+_STAMP = re.compile(r"R(\d{19}) M\d{19} I000000")
 
 
 def _by_text(told: Mapping[str, Any], gaps: list[Floats]) -> dict[int, tuple[float, Floats]]:

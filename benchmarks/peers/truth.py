@@ -46,11 +46,13 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """One request as the server saw it, ns on CLOCK_MONOTONIC: its arrival in the kernel, each token's send time."""
+    """One request as the server saw it, ns on CLOCK_MONOTONIC: its arrival in the kernel, and each token's departure
+    from there, or with a server that takes no transmit stamps the moment before its write()."""
 
     rid: int
     arrived_ns: int
     tokens_ns: NDArray[np.int64]
+    begins: int  # the wall time, ns, that the text of its first token tells
 
     @property
     def ttft_ms(self) -> float:
@@ -108,9 +110,9 @@ def read_log(data: bytes, tokens: int) -> Truth:
     for part in np.split(log, np.flatnonzero(np.diff(log["rid"].astype(np.int64))) + 1):
         if len(part) != tokens + 1 or part["index"][0] != -1:
             continue
-        # An arrival's `real` is the kernel's receive stamp; a token's two stamps give the offset of the clocks.
-        offset = int(part["real"][1]) - int(part["mono"][1])
-        found.append(Sent(int(part["rid"][0]), int(part["real"][0]) - offset, part["mono"][1:].astype(np.int64)))
+        found.append(
+            Sent(int(part["rid"][0]), int(part["mono"][0]), part["mono"][1:].astype(np.int64), int(part["real"][1]))
+        )
     return Truth(tuple(sorted(found, key=lambda r: r.arrived_ns)))
 
 
@@ -129,7 +131,7 @@ def build(folder: Path) -> Path:
 
 
 class Tokend:
-    """The server under one load, pinned to `core`; `stop` ends it and returns the truth."""
+    """The server under one load, pinned to `core`; `stop` ends it and returns the truth: when packets came and left."""
 
     def __init__(self, binary: Path, load: Load, core: int, nice: int = 0) -> None:
         with socket.socket() as probe:
@@ -138,7 +140,7 @@ class Tokend:
         self.load = load
         self.log = Path(tempfile.mkstemp(prefix="tokend-", suffix=".log")[1])
         numbers = ("-p", self.port, "-n", load.tokens, "-t", round(load.ttft_ms * 1e3), "-i", round(load.itl_ms * 1e3))
-        command = [str(binary), *map(str, numbers), "-l", str(self.log), *(["-L"] if load.lockstep else [])]
+        command = [str(binary), *map(str, numbers), "-T", "-l", str(self.log), *(["-L"] if load.lockstep else [])]
         self.process = subprocess.Popen(command, stderr=subprocess.DEVNULL, preexec_fn=lambda: place({core}, nice))
         for _ in range(200):
             with socket.socket() as probe:

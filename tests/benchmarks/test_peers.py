@@ -23,16 +23,16 @@ REAL = 1_700_000_000_000_000_000  # the wall clock's zero against the monotonic 
 
 
 def log_of(*requests: tuple[int, int, list[int]]) -> bytes:
-    """A tokend log of (rid, arrival, token times) in µs on the monotonic clock, its rows mixed as streams mix them."""
+    """A tokend log of (rid, arrival, departures) in µs on the monotonic clock, its rows mixed as streams mix them."""
     rows = []
     for rid, arrived, tokens in requests:
-        # The arrival's monotonic time is taken later than the kernel's stamp: only the latter may count.
-        rows.append((arrived, (rid, -1, REAL + arrived * 1000, (arrived + 40) * 1000)))
-        rows += [(t, (rid, i, REAL + t * 1000, t * 1000)) for i, t in enumerate(tokens)]
+        rows.append((arrived, (rid, -1, REAL + arrived * 1000, arrived * 1000)))
+        # A token's wall time is of before its write, which is 3 µs earlier.
+        rows += [(t, (rid, i, REAL + (t - 3) * 1000, t * 1000)) for i, t in enumerate(tokens)]
     return np.array([row for _, row in sorted(rows)], LOG).tobytes()
 
 
-def test_truth_is_by_request_and_by_the_kernels_arrival() -> None:
+def test_truth_is_by_request_from_arrival_to_departure() -> None:
     truth = read_log(log_of((7, 100, [50_100, 60_100, 70_200]), (3, 90, [51_090, 61_090, 71_090]), (9, 80, [1, 2])), 3)
     assert [r.rid for r in truth.requests] == [3, 7]  # by arrival; the one of two tokens was another kind of request
     assert truth.stats() == pytest.approx(
@@ -70,7 +70,9 @@ def test_errors_are_what_the_client_added() -> None:
 
 def test_texts_of_stamps_name_the_request() -> None:
     truth = read_log(log_of((1, 0, [50_000, 60_000, 70_000])), 3)
-    text = "".join(f"R{REAL + t * 1000:019d} M{t * 1000:019d} I{i:06d}" for i, t in enumerate((50_000, 60_000, 70_000)))
+    text = "".join(
+        f"R{REAL + (t - 3) * 1000:019d} M{(t - 3) * 1000:019d} I{i:06d}" for i, t in enumerate((50_000, 60_000, 70_000))
+    )
     requests = _by_text({"generated_texts": [text, ""], "ttfts": [0.0515, 1.0]}, [np.array([10.0, 10.5])] * 2)
     assert _per_event(truth, Told({}, 1, requests)) == {"gap_p50": pytest.approx(0.25), "gap_p99": pytest.approx(0.495)}
 

@@ -119,7 +119,8 @@ def told(answers: list[Answer]) -> dict[str, Any]:
     e2e = np.array([(a.stamps[-1] - a.sent) / 1e6 for a in answers])
     gaps = [np.diff(a.stamps) / 1e6 for a in answers]
     result: dict[str, Any] = {}
-    for key, values in (("ttft", ttft), ("itl", np.concatenate(gaps)), ("e2e", e2e)):
+    tpot = np.array([gap.mean() for gap in gaps])
+    for key, values in (("ttft", ttft), ("itl", np.concatenate(gaps)), ("tpot", tpot), ("e2e", e2e)):
         result[f"{key}_mean"] = float(values.mean())
         result[f"{key}_p50"], result[f"{key}_p99"] = map(float, np.percentile(values, [50, 99]))
     result["requests"] = [

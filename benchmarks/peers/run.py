@@ -1,6 +1,6 @@
 """Each client under the same load on `tokend`, one at a time, in interleaved rounds; one table.
 
-    python -m benchmarks.peers.run                       every client that is here, 64 and 256 streams
+    python -m benchmarks.peers.run                       every client that is here, 16 to 1,024 streams
     python -m benchmarks.peers.run --clients loadgen,aiohttp,httpx --rounds 1 --waves 4
 
 An error is what the client reported minus the same statistic of the same requests by the server's own stamps: a TTFT
@@ -103,6 +103,7 @@ def _row(load: Load, truth: Truth, told: Told, usage: child.Usage) -> dict[str, 
     first, last = truth.span_ns
     own, busy = usage.between(first, last)
     row |= {
+        "events_s": sample.events / (np.ptp(sample.span_ns) / 1e9),
         "cpu_us": own / truth.events * 1e6,
         "cpu_s": usage.cpu_s,
         "wall": usage.wall_s,
@@ -219,19 +220,20 @@ def _median(runs: Sequence[Mapping[str, float]]) -> dict[str, float]:
 def _loads(options: argparse.Namespace) -> list[Load]:
     found = []
     for streams in options.streams:
-        itl = options.itl_ms or (10.0 if streams <= 64 else 20.0)
-        smooth = Load(streams, streams * options.waves, options.tokens, options.ttft_ms, itl, lockstep=False)
+        itl = options.itl_ms or (10.0 if streams <= 64 else 20.0 if streams <= 256 else 40.0)
+        waves = options.waves if streams <= 256 else -(-options.waves // 2)
+        smooth = Load(streams, streams * waves, options.tokens, options.ttft_ms, itl, lockstep=False)
         found += [smooth] if options.smooth_only else [smooth, replace(smooth, lockstep=True)]
     return found
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--streams", type=int, nargs="+", default=[64, 256])
-    parser.add_argument("--waves", type=int, default=6, help="requests a stream; default 6")
+    parser.add_argument("--streams", type=int, nargs="+", default=[16, 64, 256, 1024])
+    parser.add_argument("--waves", type=int, default=6, help="requests a stream; default 6, half above 256 streams")
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--ttft-ms", type=float, default=50.0)
-    parser.add_argument("--itl-ms", type=float, help="default 10 to 64 streams, 20 above")
+    parser.add_argument("--itl-ms", type=float, help="default 10 to 64 streams, 20 to 256, 40 above")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--clients", help="comma-separated names, a space written as a dash; default all")
     parser.add_argument("--own", action="store_true", help="ours and the two reference clients only")

@@ -24,9 +24,11 @@ COLUMNS = (
     Column("ttft_p50_error", "TTFT p50, ms"),
     Column("ttft_p99_error", "TTFT p99, ms"),
     Column("itl_mean_error", "ITL mean, ms"),
+    Column("tpot_mean_error", "TPOT mean, ms"),
     Column("e2e_mean_error", "E2E mean, ms"),
     Column("gap_p50", "one gap p50, ms"),
     Column("gap_p99", "one gap p99, ms"),
+    Column("events_s", "events/s"),
     Column("cpu_us", "CPU, µs/event"),
     Column("cpu_s", "CPU in all, s"),
     Column("wall", "wall, s"),
@@ -37,16 +39,17 @@ COLUMNS = (
 EXPLANATION = """\
 An error is what the client reported minus the same statistic of the same requests by the stamps of the server's kernel
 (a request's arrival there, each token's departure): what the client added. *One gap* is how far single inter-token gaps
-were off, for clients whose output holds them. CPU is that of all its processes from the first request to the last
-token; an event is a token. Start-up is the time to the first request, loading and preflight included. *Others on its
-core* is what else ran there: trust rows with much of it less. A starved client reads several events at once, which
-lowers its CPU an event. RSS is the largest sum over its processes. Medians of {rounds}, with one core for the server
-and one for the client.
+were off, for clients whose output holds them. An event is a token; events/s are those of the requests that count, from
+the first's arrival to the last's end. CPU is that of all of a client's processes from its first request to its last
+token. Start-up is the time to the first request, loading and preflight included. *Others on its core* is what else ran
+there: trust rows with much of it less. A starved client reads several events at once, which lowers its CPU an event.
+RSS is the largest sum over its processes. Medians of {rounds}, with one core for the server and one for the client.
 
 `vllm bench serve` counts the time from the role chunk to the first token, and from the last token to the finish reason,
-as two more gaps, so its mean ITL is too small by 2 in {gaps}. inference-perf tokenizes the text again, which here is
-stamps: its TPOT stands for its ITL; and it is asked for completions, as it has no made-up prompts for chat."""
-ERRORS = ("ttft_mean_error", "ttft_p50_error", "ttft_p99_error", "itl_mean_error", "e2e_mean_error")
+as two more gaps, so its mean ITL is too small by 2 in {gaps}. Of AIPerf and GuideLLM, whose ITL is a request's mean
+gap, it stands for both. inference-perf tokenizes the text again, which here is stamps: its TPOT stands for both; and it
+is asked for completions, as it has no made-up prompts for chat."""
+ERRORS = ("ttft_mean_error", "ttft_p50_error", "ttft_p99_error", "itl_mean_error", "tpot_mean_error", "e2e_mean_error")
 
 
 def number(value: float | None, *, sign: bool = False) -> str:

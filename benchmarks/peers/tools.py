@@ -102,7 +102,7 @@ def _loadgen(python: Path, load: Load, url: str, folder: Path) -> list[str]:
 def _read_loadgen(folder: Path) -> Told:
     told = _last_json(folder / "output.txt")
     step = told["steps"][0]
-    names = {"ttft": "ttft", "itl": "itl", "e2e": "e2el"}
+    names = {"ttft": "ttft", "itl": "itl", "tpot": "tpot", "e2e": "e2el"}
     stats = {
         f"{ours}_{to}": step[f"{kind}_{theirs}_ms"]
         for ours, theirs in names.items()
@@ -145,7 +145,7 @@ def _vllm(python: Path, load: Load, url: str, folder: Path) -> list[str]:
         *("--dataset-name", "random", "--random-input-len", str(load.input_tokens)),
         *("--random-output-len", str(load.tokens), "--num-prompts", str(load.requests)),
         *("--num-warmups", str(load.streams), "--max-concurrency", str(load.streams), "--ignore-eos", "--save-result"),
-        *("--save-detailed", "--result-filename", "out.json", "--percentile-metrics", "ttft,itl,e2el"),
+        *("--save-detailed", "--result-filename", "out.json", "--percentile-metrics", "ttft,itl,tpot,e2el"),
     ]
 
 
@@ -190,7 +190,9 @@ def _aiperf(python: Path, load: Load, url: str, folder: Path) -> list[str]:
 
 def _read_aiperf(folder: Path) -> Told:
     told = json.loads((folder / "out" / "profile_export_aiperf.json").read_text())
-    names = {"ttft": "time_to_first_token", "itl": "inter_token_latency", "e2e": "request_latency"}
+    # Its ITL is a request's mean gap, which is a TPOT.
+    names = {"ttft": "time_to_first_token", "e2e": "request_latency"}
+    names |= dict.fromkeys(("itl", "tpot"), "inter_token_latency")
     stats = {
         f"{ours}_{to}": told[theirs][kind]
         for ours, theirs in names.items()
@@ -214,7 +216,9 @@ def _guidellm(python: Path, load: Load, url: str, folder: Path) -> list[str]:
 
 def _read_guidellm(folder: Path) -> Told:
     metrics = json.loads((folder / "out.json").read_text())["benchmarks"][0]["metrics"]
-    names = {"ttft": "time_to_first_token_ms", "itl": "inter_token_latency_ms", "e2e": "request_latency"}
+    # Likewise; what it calls a TPOT counts the first token's time as well.
+    names = {"ttft": "time_to_first_token_ms", "e2e": "request_latency"}
+    names |= dict.fromkeys(("itl", "tpot"), "inter_token_latency_ms")
     stats: dict[str, float] = {}
     for ours, theirs in names.items():
         found, scale = metrics[theirs]["successful"], 1e3 if ours == "e2e" else 1.0
@@ -255,7 +259,8 @@ def _inference_perf(python: Path, load: Load, url: str, folder: Path) -> list[st
 def _read_inference_perf(folder: Path) -> Told:
     found = json.loads((folder / "out" / "stage_1_lifecycle_metrics.json").read_text())["successes"]
     # Its TPOT for the ITL: its gaps are spread over the tokens it finds in the text, and ours are stamps.
-    names = {"ttft": "time_to_first_token", "itl": "time_per_output_token", "e2e": "request_latency"}
+    names = {"ttft": "time_to_first_token", "e2e": "request_latency"}
+    names |= dict.fromkeys(("itl", "tpot"), "time_per_output_token")
     stats = {
         f"{ours}_{to}": found["latency"][theirs][kind] * 1e3
         for ours, theirs in names.items()
@@ -282,6 +287,7 @@ def _read_evalscope(folder: Path) -> Told:
     stats = {
         "ttft_mean": means["Avg TTFT (ms)"],
         "itl_mean": means["Avg ITL (ms)"],
+        "tpot_mean": means["Avg TPOT (ms)"],
         "e2e_mean": means["Avg Latency (s)"] * 1e3,
     }
     for to, row in (("p50", rows["50%"]), ("p99", rows["99%"])):
@@ -294,7 +300,7 @@ def _read_evalscope(folder: Path) -> Told:
 
 def _named(told: Mapping[str, Any], e2e: str) -> dict[str, float]:
     """`mean_ttft_ms` and the like of vLLM's and SGLang's results."""
-    names = {"ttft": "ttft", "itl": "itl", "e2e": e2e}
+    names = {"ttft": "ttft", "itl": "itl", "tpot": "tpot", "e2e": e2e}
     return {
         f"{ours}_{to}": told[f"{kind}_{theirs}_ms"]
         for ours, theirs in names.items()

@@ -92,12 +92,13 @@ class Truth:
     def stats(self) -> dict[str, float]:
         """The figures that every client reports, in ms, of these requests."""
         ttft = np.array([r.ttft_ms for r in self.requests])
-        gaps = np.concatenate([r.gaps_ms for r in self.requests])
+        gaps = [r.gaps_ms for r in self.requests]
         return {
             "ttft_mean": float(ttft.mean()),
             "ttft_p50": float(np.percentile(ttft, 50)),
             "ttft_p99": float(np.percentile(ttft, 99)),
-            "itl_mean": float(gaps.mean()),
+            "itl_mean": float(np.concatenate(gaps).mean()),
+            "tpot_mean": float(np.mean([gap.mean() for gap in gaps])),
             "e2e_mean": float(np.mean([r.e2e_ms for r in self.requests])),
         }
 

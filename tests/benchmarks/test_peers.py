@@ -41,6 +41,7 @@ def test_truth_is_by_request_from_arrival_to_departure() -> None:
             "ttft_p50": 50.5,
             "ttft_p99": 50.99,
             "itl_mean": (20.1 + 20.0) / 4,
+            "tpot_mean": (20.1 + 20.0) / 4,
             "e2e_mean": (70.1 + 71.0) / 2,
         }
     )
@@ -78,9 +79,14 @@ def test_texts_of_stamps_name_the_request() -> None:
 
 
 def test_names_of_the_common_results_file() -> None:
-    file = {f"{kind}_{metric}_ms": i for i, kind in enumerate(("mean", "median", "p99")) for metric in ("ttft", "itl")}
+    file = {
+        f"{kind}_{metric}_ms": i
+        for i, kind in enumerate(("mean", "median", "p99"))
+        for metric in ("ttft", "itl", "tpot")
+    }
     file |= {"mean_e2el_ms": 7, "median_e2el_ms": 8, "p99_e2el_ms": 9}
     expected = {"ttft_mean": 0, "ttft_p50": 1, "ttft_p99": 2, "itl_mean": 0, "itl_p50": 1, "itl_p99": 2}
+    expected |= {"tpot_mean": 0, "tpot_p50": 1, "tpot_p99": 2}
     assert _named(file, "e2el") == expected | {"e2e_mean": 7, "e2e_p50": 8, "e2e_p99": 9}
 
 

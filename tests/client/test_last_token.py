@@ -7,6 +7,7 @@ import socket
 import sys
 import threading
 import time
+from pathlib import Path
 
 import anyio
 import pytest
@@ -50,24 +51,33 @@ PIECES = {
 
 
 class Server:
-    """One answer a connection: tokens one by one, then `pieces`, each written apart, while the client looks away."""
+    """One answer a connection: tokens one by one, then `pieces`, each written apart, while the client looks away. At a
+    `path` it is a Unix socket, of which no kernel stamps a read."""
 
-    def __init__(self, before: int, pieces: list[bytes]) -> None:
+    def __init__(self, before: int, pieces: list[bytes], path: Path | None = None) -> None:
         self.before, self.pieces, self.chunked = before, pieces, pieces[0] != EVENT
         self.read, self.written = threading.Event(), threading.Event()
         self.times: list[int] = []  # before each piece
-        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.path = path
+        if path is None:
+            self.listener = socket.create_server(("127.0.0.1", 0))
+        else:
+            self.listener = socket.socket(socket.AF_UNIX)
+            self.listener.bind(str(path))
+            self.listener.listen()
         self.thread = threading.Thread(target=self._answer)
         self.thread.start()
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.listener.getsockname()[1]}{CHAT.path}"
+        port = self.listener.getsockname()[1] if self.path is None else 80
+        return f"http://127.0.0.1:{port}{CHAT.path}"
 
     def _answer(self) -> None:
         connection, _ = self.listener.accept()
         with connection:
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self.path is None:
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             asked = b""
             while not asked.endswith(b"}"):
                 asked += connection.recv(65536)
@@ -89,7 +99,8 @@ class Server:
 
 
 async def request(server: Server, tokens: int, threaded: bool) -> Record:
-    async with open_client(Access(threaded=threaded), 1, tls=False) as client:
+    access = Access(threaded=threaded, unix_socket=None if server.path is None else str(server.path))
+    async with open_client(access, 1, tls=False) as client:
         sender = HttpxSender(client, server.url, CHAT, RequestOptions("m"), zero_ns=0)
         spec = RequestSpec("s1-000001", Prompt("hi", 5, tokens), 1, 1, "measured")
 
@@ -109,8 +120,17 @@ async def request(server: Server, tokens: int, threaded: bool) -> Record:
 def test_it_is_exact_or_bounded_and_the_bound_holds(
     pieces: list[bytes], last: int, before: int, threaded: bool
 ) -> None:
-    tokens = before + b"".join(pieces).count(b'"a"')
-    server = Server(before, pieces)
+    holds(Server(before, pieces), last, threaded)
+
+
+@pytest.mark.parametrize("threaded", [False, True], ids=["loop", "thread"])
+@pytest.mark.parametrize(("pieces", "last"), PIECES.values(), ids=PIECES)
+def test_without_the_kernels_stamps_too(pieces: list[bytes], last: int, threaded: bool, tmp_path: Path) -> None:
+    holds(Server(FEW, pieces, tmp_path / "s"), last, threaded)
+
+
+def holds(server: Server, last: int, threaded: bool) -> None:
+    tokens = server.before + b"".join(server.pieces).count(b'"a"')
     try:
         record = anyio.run(request, server, tokens, threaded)
     finally:

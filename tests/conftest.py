@@ -7,7 +7,7 @@ import gc
 import importlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -66,3 +66,20 @@ def pytest_runtest_setup() -> None:
         gc.unfreeze()
         gc.collect()
     gc.freeze()
+
+
+@pytest.fixture
+def call(capfd: pytest.CaptureFixture[str]) -> Callable[..., Any]:
+    """The command line."""
+    from tests.cli.command import caller  # here, as bytecode is to be kept before any of loadgen is imported
+
+    return caller(capfd)
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder to be in in which nothing is, without a key in the environment."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("LOADGEN_API_KEY", "OPENAI_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path

@@ -17,7 +17,6 @@ from loadgen.simulator.scripted import DONE, FIN, ROLE, Action, C, Request, T, T
 from tests.cli.command import (
     Call,
     answer,
-    caller,
     client_bound,
     each_level_once,
     ended_by,
@@ -33,11 +32,7 @@ from tests.cli.command import (
 SHAPE = ("--input-len", "32", "--output-len", "4")
 
 
-@pytest.fixture
-def call(capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("LOADGEN_API_KEY", raising=False)
-    return caller(capfd)
+pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
 class Meter:

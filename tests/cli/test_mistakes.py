@@ -15,20 +15,14 @@ import pytest
 import trustme
 
 from loadgen.simulator.scripted import Raw, Request, ThreadedServer, error_reply, json_reply, models_reply, reply
-from tests.cli.command import ROOT, Call, Said, answer, caller, generations, run, serve
+from tests.cli.command import ROOT, Call, Said, answer, generations, run, serve
 
 WORKED = ROOT / "tests" / "data" / "worked-example.csv"
 NOWHERE = "http://127.0.0.1:9"  # the discard port: nothing listens
 SECRET = "sk-very-secret-0123456789"
 
 
-@pytest.fixture
-def call(capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call:
-    """The command line, run where nothing is and without a key in the environment."""
-    monkeypatch.chdir(tmp_path)
-    for name in ("LOADGEN_API_KEY", "OPENAI_API_KEY"):
-        monkeypatch.delenv(name, raising=False)
-    return caller(capfd)
+pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
 def is_one_sentence(said: Said, code: int, *words: str) -> None:

@@ -16,7 +16,6 @@ from loadgen.workload.files import HEAD_BYTES
 from tests.cli.command import (
     Call,
     answer,
-    caller,
     client_bound,
     ended_by,
     folder_in,
@@ -32,11 +31,7 @@ SHAPE = ("--input-len", "32", "--output-len", "4")
 LOAD = ("-c", "2", "--requests", "12", "--warmup", "0", "-o", "out")
 
 
-@pytest.fixture
-def call(capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("LOADGEN_API_KEY", raising=False)
-    return caller(capfd)
+pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
 def adapters(request: Request) -> Any:

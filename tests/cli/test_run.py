@@ -21,7 +21,6 @@ from tests.cli.command import (
     ROOT,
     Call,
     answer,
-    caller,
     client_bound,
     each_level_once,
     finish,
@@ -39,11 +38,7 @@ SHAPE = ("--input-len", "32", "--output-len", "4")
 SHORT = (*SHAPE, "-c", "2", "--requests", "6")
 
 
-@pytest.fixture
-def call(capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("LOADGEN_API_KEY", raising=False)
-    return caller(capfd)
+pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
 def strict(text: str) -> Any:

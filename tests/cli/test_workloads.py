@@ -21,7 +21,6 @@ from loadgen.workload.passed import passed_workload as received
 from loadgen.workload.plain import defined_workload
 from tests.cli.command import (
     Call,
-    caller,
     client_bound,
     ended_by,
     folder_in,
@@ -42,12 +41,9 @@ output = { kind = "uniform", low = 2, high = 6 }
 LOAD = ("-c", "2", "--warmup", "0", "-o", "out", "--no-scrape")
 
 
-@pytest.fixture
-def call(capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("LOADGEN_API_KEY", raising=False)
-    Path("mine.toml").write_text(FILE)
-    return caller(capfd)
+@pytest.fixture(autouse=True)
+def mine(elsewhere: Path) -> None:
+    (elsewhere / "mine.toml").write_text(FILE)
 
 
 def small_context(request: Request) -> list[Action] | None:

@@ -15,18 +15,13 @@ from hypothesis import strategies as st
 from loadgen.client.ray_fleet import Node, join, place
 from loadgen.errors import UsageError
 from loadgen.simulator.scripted import ThreadedServer
-from tests.cli.command import Call, caller, serve
+from tests.cli.command import Call, serve
 
 CPUS = st.lists(st.integers(0, 9), min_size=1, max_size=12)
 
 
 def nodes_of(cpus: list[int]) -> list[Node]:
     return [Node(f"{at:04x}", f"10.0.0.{at}", f"n{at}", n) for at, n in enumerate(cpus)]
-
-
-@pytest.fixture
-def call(capfd: pytest.CaptureFixture[str]) -> Call:
-    return caller(capfd)
 
 
 @given(CPUS, st.integers(1, 60))

@@ -21,7 +21,6 @@ from loadgen.log.store import open_run
 from loadgen.simulator.scripted import Request, ThreadedServer
 from tests.cli.command import (
     Call,
-    caller,
     finish,
     folder_in,
     generations,
@@ -34,12 +33,6 @@ from tests.cli.command import (
     until,
 )
 from tests.thorough import THOROUGH
-
-
-@pytest.fixture
-def call(capfd: pytest.CaptureFixture[str]) -> Call:
-    return caller(capfd)
-
 
 SHAPE = ("--input-len", "16", "--output-len", "4")
 

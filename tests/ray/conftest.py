@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.command import ROOT, Call, caller, until
+from tests.cli.command import ROOT, until
 
 WITHOUT = (
     "Ray is not installed: make test-ray installs it"
@@ -120,8 +120,3 @@ def cluster(running: LocalCluster) -> Iterator[LocalCluster]:
     yield running
     until(lambda: not running.workers(), 5.0)
     until(lambda: not running.actors(), 15.0)
-
-
-@pytest.fixture
-def call(capfd: pytest.CaptureFixture[str]) -> Call:
-    return caller(capfd)

@@ -13,17 +13,13 @@ from loadgen.log.store import open_run
 from loadgen.simulator.engine import EngineConfig
 from loadgen.simulator.process import SimulatorProcess
 from loadgen.simulator.scripted import ThreadedServer
-from tests.cli.command import Call, caller, folder_in, manifest_of, serve
+from tests.cli.command import Call, folder_in, manifest_of, serve
 from tests.cycles import cycles
 
 RUN = ("--input-len", "16", "--output-len", "8", "-c", "4", "--duration", "0.6s", "--json")
 
 
-@pytest.fixture
-def call(capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("LOADGEN_API_KEY", raising=False)
-    return caller(capfd)
+pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
 def test_a_run_tells_and_keeps_how_its_client_fared(call: Call, tmp_path: Path) -> None:

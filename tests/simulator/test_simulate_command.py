@@ -17,15 +17,10 @@ from loadgen.simulator.capacity import capacity
 from loadgen.simulator.engine import EngineConfig
 from loadgen.simulator.presets import PRESETS
 from loadgen.simulator.server import bind
-from tests.cli.command import Call, caller
+from tests.cli.command import Call
 
 ROOT = Path(__file__).parent.parent.parent
 COMMAND = [sys.executable, "-m", "loadgen", "simulate"]
-
-
-@pytest.fixture
-def call(capfd: pytest.CaptureFixture[str]) -> Call:
-    return caller(capfd)
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from benchmarks.virtual import VirtualServer, VirtualStep, measure
 from loadgen.analysis.compare import Comparison, RunSide, compare
 from loadgen.analysis.interleaved import order, run_level
 from loadgen.analysis.regression import judge_losses
-from loadgen.records import Slo
+from loadgen.results import Slo
 from loadgen.search.effort import StepRule
 from loadgen.simulator.engine import EngineConfig
 from loadgen.simulator.engine.virtual import Mix

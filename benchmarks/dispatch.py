@@ -33,7 +33,8 @@ from loadgen.client.kernel import KernelTransport
 from loadgen.client.openloop import run_open_step
 from loadgen.client.step import StepPlan
 from loadgen.client.transport import Access, open_client
-from loadgen.records import Observation, Prompt, Record
+from loadgen.records import Prompt, Record
+from loadgen.results import Observation
 from loadgen.workload.arrivals import Schedule, parse_arrivals
 
 ARMS = {"kernel": Access(), "thread": Access(threaded=True), "httpx": Access(httpx_pool=True)}

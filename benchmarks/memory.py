@@ -32,7 +32,8 @@ from loadgen.client.dialects import DIALECTS
 from loadgen.client.tally import Tally
 from loadgen.log.columns import ColumnBuilder
 from loadgen.log.store import RunFolder
-from loadgen.records import InputTokens, OutputTokens, Record, Slo
+from loadgen.records import InputTokens, OutputTokens, Record
+from loadgen.results import Slo
 from loadgen.runner.host import release_memory
 
 PAGE = resource.getpagesize()

@@ -24,7 +24,7 @@ from typing import Any
 
 import anyio
 
-from loadgen.records import StepSummary
+from loadgen.results import StepSummary
 from loadgen.runner import Nobody, RunConfig, WorkloadChoice, execute
 from loadgen.search.sweep import SweepPlan
 from loadgen.simulator.engine import EngineConfig

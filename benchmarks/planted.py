@@ -20,19 +20,8 @@ from typing import Any
 import numpy as np
 
 from loadgen.errors import Failure
-from loadgen.records import (
-    ClientHealth,
-    Connect,
-    Events,
-    InputTokens,
-    Lag,
-    Observation,
-    OutputTokens,
-    Phase,
-    Record,
-    ServerSample,
-    Window,
-)
+from loadgen.records import Connect, Events, InputTokens, OutputTokens, Phase, Record
+from loadgen.results import ClientHealth, Lag, Observation, ServerSample, Window
 from loadgen.simulator.engine import EngineConfig
 from loadgen.simulator.engine.core import Core
 from loadgen.simulator.engine.disaggregated import core_for

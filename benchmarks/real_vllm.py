@@ -34,7 +34,8 @@ from loadgen.analysis import summarise_run
 from loadgen.analysis.summary import summarise
 from loadgen.log.columns import columns
 from loadgen.log.store import Run, open_run
-from loadgen.records import Bursts, Record, Slo
+from loadgen.records import Record
+from loadgen.results import Bursts, Slo
 
 PROXIES = {
     "untold": Proxy(b"POST /tokenize ", b"POST /unknown_ "),

@@ -28,7 +28,7 @@ from benchmarks.search_tables import SHARES, coverage, plateau, rates
 from benchmarks.search_tables import flags as unsteady
 from benchmarks.virtual import VirtualServer, VirtualSweep, sweep
 from loadgen.analysis.since import since, throughputs
-from loadgen.records import Estimate, Slo
+from loadgen.results import Estimate, Slo
 from loadgen.search import SweepPlan
 from loadgen.simulator.oracle import Effort, Exact, at
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from loadgen.records import Slo
+from loadgen.results import Slo
 from loadgen.simulator.engine import EngineConfig
 from loadgen.simulator.engine.virtual import Mix
 from loadgen.simulator.oracle import Crossing, Effort, Metric, Objective, at, crossing

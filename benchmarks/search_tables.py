@@ -11,7 +11,7 @@ import numpy as np
 
 from benchmarks.virtual import VirtualServer, measure
 from loadgen.analysis.stability import increments
-from loadgen.records import Estimate, LevelResult, Slo, Stop, Window
+from loadgen.results import Estimate, LevelResult, Slo, Stop, Window
 from loadgen.search import SweepPlan, decide
 from loadgen.search.effort import rate_rule, step_rule
 from loadgen.simulator.engine import EngineConfig

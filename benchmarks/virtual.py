@@ -23,16 +23,8 @@ from loadgen.analysis import summarise
 from loadgen.client.driver import Progress
 from loadgen.experiments.columns import columns_of
 from loadgen.log.columns import Columns
-from loadgen.records import (
-    PHASES,
-    LevelResult,
-    NextLevel,
-    Observation,
-    Slo,
-    StepSummary,
-    Stop,
-    Window,
-)
+from loadgen.records import PHASES
+from loadgen.results import LevelResult, NextLevel, Observation, Slo, StepSummary, Stop, Window
 from loadgen.runner.looks import Looks
 from loadgen.search import SweepPlan, decide, judge
 from loadgen.search.effort import StepRule, baseline_rule, rule_of, step_rule

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import cast
 
 from .errors import UsageError
-from .records import SLO_METRICS, Objective, Slo, SloMetric
+from .results import SLO_METRICS, Objective, Slo, SloMetric
 
 ATTAINMENT = "attainment"  # the name of the joint check of all per-request objectives
 _ALIASES = {"e2el": "e2e"}  # its name in `vllm bench serve --goodput`; ttft and tpot are the same there

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from .records import Estimate, Percentile
+from .results import Estimate, Percentile
 
 Floats = NDArray[np.float64]
 

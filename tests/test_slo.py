@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadgen.errors import UsageError
-from loadgen.records import SLO_METRICS, Slo
+from loadgen.results import SLO_METRICS, Slo
 from loadgen.slo import PRESETS, objective_name, parse_slo
 
 

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..log.columns import NULL, UNKNOWN, Columns
-from ..records import ClientHealth, ClientLimit, ErrorBound
+from ..results import ClientHealth, ClientLimit, ErrorBound
 from . import metrics
 
 Floats = NDArray[np.float64]

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..log.columns import NULL, Columns, Int64
-from ..records import FAILED_OUTCOMES, Distribution, StepSummary
+from ..records import FAILED_OUTCOMES
+from ..results import Distribution, StepSummary
 from . import metrics
 from .caching import cached_counts
 from .summary import latencies, request_latencies

@@ -20,7 +20,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..log.columns import NULL, Bools, Columns, Int64
-from ..records import Bursts, ClientHealth
+from ..results import Bursts, ClientHealth
 from .metrics import Floats
 
 LEAST_EVENTS = 8  # of an answer

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..log.columns import NULL, Columns, Int64
-from ..records import CacheShare, ServerSample, StepSummary
+from ..results import CacheShare, ServerSample, StepSummary
 from . import metrics
 from .window import has_outcome, is_phase
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from ..hardware.deployment import Deployment, cache
 from ..hardware.model import Model
-from ..records import Estimate, StepSummary
+from ..results import Estimate, StepSummary
 from .capacity import concurrent, decode_floor
 from .planning import Lengths
 

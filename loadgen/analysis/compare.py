@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from ..log.columns import Columns
-from ..records import Estimate, StepSummary
+from ..results import Estimate, StepSummary
 from ..stats import batch_count, binomial_bounds, design_effect, effective_n
 from .conditions import Condition, same_work, same_workload
 from .objectives import judged

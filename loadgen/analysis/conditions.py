@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ..records import StepSummary
+from ..results import StepSummary
 
 State = Literal["same", "changed", "unknown"]
 

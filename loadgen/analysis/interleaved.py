@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..records import Estimate, StepSummary
+from ..results import Estimate, StepSummary
 from ..stats import binomial_bounds, effective_n
 from .compare import PRIMARY, Difference, Failing, guarded_differences, load_of
 from .ratios import paired

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from scipy.special import bdtr
 
 from ..log.columns import NULL, Columns
-from ..records import AskedLengths
+from ..results import AskedLengths
 
 QUANTILES = (0.5, 0.9, 0.99)
 DOUBT = 3e-5  # on each side: as far out as four standard errors

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..log.columns import NULL, Bools, Columns, Int64
-from ..records import FAILED_OUTCOMES, LEFT_OUT_OUTCOMES, Estimate, Objective, ObjectiveCheck, Slo
+from ..records import FAILED_OUTCOMES, LEFT_OUT_OUTCOMES
+from ..results import Estimate, Objective, ObjectiveCheck, Slo
 from ..slo import ATTAINMENT, objective_name
 from ..stats import LEVEL, batch_count, binomial_bounds, exceedance_n, quantile, verdict_batches
 from .metrics import REQUEST_METRICS, itl

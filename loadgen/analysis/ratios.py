@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from ..records import Estimate
+from ..results import Estimate
 from ..stats import LEVEL, MIN_BATCHES
 
 Floats = NDArray[np.float64]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..records import StepSummary
+from ..results import StepSummary
 
 
 def without_redone(summaries: Sequence[StepSummary]) -> list[StepSummary]:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from ..records import Estimate
+from ..results import Estimate
 from .compare import Difference, Failing, Load
 from .ratios import ALPHA, LogRatio, holm
 

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..log.columns import NULL, Columns, Int64
-from ..records import FAILED_OUTCOMES, ServerSample, StepSummary
+from ..records import FAILED_OUTCOMES
+from ..results import ServerSample, StepSummary
 from . import metrics
 from .window import has_outcome, is_phase, tokens_in
 

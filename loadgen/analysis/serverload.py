@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..log.columns import NULL, Columns
-from ..records import Estimate, ServerSample, ServerView, StepSummary, Window
+from ..results import Estimate, ServerSample, ServerView, StepSummary, Window
 from ..stats import batch_count, mean_interval
 from .caching import with_cache
 from .serverside import COUNTERS

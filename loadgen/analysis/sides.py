@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from ..log.columns import NULL, Columns, Int64
-from ..records import StepSummary
+from ..results import StepSummary
 from ..stats import MIN_BATCHES, RATE_FLOOR, batch_count, quantile
 from . import metrics
 from .buckets import length_codes

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..records import Estimate, StepSummary
+from ..results import Estimate, StepSummary
 from .conditions import changed, conditions, mapping, same_workload
 from .ratios import LEAST_ERROR
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..log.columns import NULL, Columns
-from ..records import Window
+from ..results import Window
 from ..stats import LEVEL, grows
 
 Floats = NDArray[np.float64]

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..log.columns import NULL, Columns
-from ..records import Unsteady, Window
+from ..results import Unsteady, Window
 from ..stats import dispersion, serial_dependence, trend, without
 from .metrics import input_tokens
 

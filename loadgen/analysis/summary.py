@@ -12,10 +12,8 @@ from numpy.typing import NDArray
 
 from ..log.columns import NULL, TIMEOUTS, UNKNOWN, ColumnBuilder, Columns, Int64
 from ..log.table import PART_EVENTS
-from ..records import (
-    FAILED_OUTCOMES,
-    FLAGS,
-    OUTCOMES,
+from ..records import FAILED_OUTCOMES, FLAGS, OUTCOMES
+from ..results import (
     CacheShare,
     Distribution,
     Estimate,

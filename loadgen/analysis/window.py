@@ -7,7 +7,8 @@ from numpy.typing import NDArray
 
 from ..log.columns import NULL, Bools, Columns, Int64
 from ..log.packed import one_for_all
-from ..records import OUTCOMES, PHASES, Window
+from ..records import OUTCOMES, PHASES
+from ..results import Window
 from .metrics import event_tokens, first_event_tokens
 
 Floats = NDArray[np.float64]

@@ -16,7 +16,7 @@ from .keywords import RunOptions, SweepOptions, arguments
 from .table import Requests, load
 
 if TYPE_CHECKING:
-    from ..records import LevelResult, Slo, StepSummary, Stop
+    from ..results import LevelResult, Slo, StepSummary, Stop
     from ..runner import Finished, Watcher
     from ..search.sweep import SweepPlan
 

@@ -16,7 +16,7 @@ from ..errors import Exit, UsageError
 
 if TYPE_CHECKING:
     from ..experiments.definition import Arm, Setting
-    from ..records import StepSummary
+    from ..results import StepSummary
 
 LOOK_S = 1.0  # between two looks at a server that restarts
 _READY_S = 600.0  # that it may then take to load

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from ..analysis.compare import Comparison
     from ..analysis.regression import Check, Objection
-    from ..records import StepSummary
+    from ..results import StepSummary
 
 EPILOG = """\
 \b

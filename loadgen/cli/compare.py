@@ -11,7 +11,7 @@ from .values import screen_width
 
 if TYPE_CHECKING:
     from ..analysis.compare import RunSide
-    from ..records import Slo
+    from ..results import Slo
 
 EPILOG = """\
 \b
@@ -79,7 +79,7 @@ def run_side(path: str, slo: Slo | None = None) -> RunSide:
     from ..analysis.compare import RunSide
     from ..log.quick import read_columns
     from ..log.store import open_run
-    from ..records import Slo
+    from ..results import Slo
 
     run = open_run(path)
     table = read_columns(run).without(run.uncounted)

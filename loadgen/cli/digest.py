@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..records import StepSummary
+from ..results import StepSummary
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ..log.columns import ColumnBuilder
     from ..log.store import Run
-    from ..records import Slo
+    from ..results import Slo
 
 MANY_REQUESTS = 5_000  # of a log whose steps are shared out among processes,
 MOST_EVENTS = 50_000_000  # which unpack no more than these at a time: 1.2 GB
@@ -60,7 +60,8 @@ def digest(run: Run, slo: Slo) -> tuple[Digest, Callable[[], ColumnBuilder]]:
 def _digest(run: Run, slo: Slo, builder: ColumnBuilder) -> Digest:
     from ..analysis import summarise_run
     from ..log import forked, typed
-    from ..records import FAILED_OUTCOMES, OUTCOMES, StepSummary
+    from ..records import FAILED_OUTCOMES, OUTCOMES
+    from ..results import StepSummary
 
     outcome = builder.columns(events=False).outcome
     # Copies of a process have their price: a short log's steps are summed up sooner than one has begun.

@@ -62,7 +62,7 @@ def _levels(run: Run, table: Columns) -> list[MeasuredLevel]:
     from ..analysis.window import has_outcome, is_phase
     from ..experiments.fitted import MeasuredLevel, figures_of
     from ..log.columns import NULL
-    from ..records import Slo
+    from ..results import Slo
 
     found: dict[int, MeasuredLevel] = {}
     for summary in summarise_run(table, Slo(), run.observations, run.server, uncounted=run.uncounted):

@@ -15,9 +15,9 @@ from .options import run_config
 from .values import screen_width
 
 if TYPE_CHECKING:
-    from ..records import StepSummary, Stop
     from ..report.facts import RunFacts
     from ..report.text import Mark
+    from ..results import StepSummary, Stop
     from ..runner import Finished, RunConfig
     from ..search.sweep import SweepPlan
 

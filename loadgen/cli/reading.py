@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
     from ..log.columns import ColumnBuilder, Columns
     from ..log.store import Run
-    from ..records import Slo, StepSummary, Stop
     from ..report.charts.figure import Buckets, View
     from ..report.facts import RunFacts
     from ..report.page.notes import Finding
     from ..report.text import Mark
+    from ..results import Slo, StepSummary, Stop
 
 ENOUGH = 100  # completed requests of one load, to be sorted into buckets by themselves
 

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ..log.store import Run
-    from ..records import Slo, StepSummary, Stop
     from ..report.text import Mark
+    from ..results import Slo, StepSummary, Stop
 
 TOOLS = ("vllm", "sglang", "guidellm", "aiperf", "inference-perf")
 AXES = "input, output, concurrency, time, model, peer, turn, cached"
@@ -133,7 +133,7 @@ def manifest_slo(manifest: Mapping[str, Any] | None) -> Slo:
     """The objectives a run was made with: the manifest's `slo`, its objectives as they were typed."""
     from dataclasses import replace
 
-    from ..records import Slo
+    from ..results import Slo
     from ..slo import parse_slo
 
     found = (manifest or {}).get("slo")
@@ -174,7 +174,7 @@ def marks_of(run: Run, summaries: Sequence[StepSummary], slo: Slo, *, again: boo
 def answer_again(summaries: Sequence[StepSummary], marks: Mapping[int, Mark]) -> Stop | None:
     """What the measured levels say under other objectives; of a level measured twice the longer step counts, of equal
     ones the later."""
-    from ..records import Stop
+    from ..results import Stop
 
     last = {s.load: (s, marks[s.step]) for s in sorted(summaries, key=lambda s: s.judged)}
     unit = "requests/s" if any(s.rate is not None for s in summaries) else "concurrent requests"

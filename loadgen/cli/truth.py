@@ -14,7 +14,7 @@ import click
 from ..errors import UsageError
 
 if TYPE_CHECKING:
-    from ..records import Objective as Asked
+    from ..results import Objective as Asked
     from ..simulator.engine import EngineConfig
     from ..simulator.engine.virtual import Mix
     from ..simulator.oracle import Crossing, Effort, Exact, Level, Loop, Metric

@@ -18,7 +18,8 @@ from dataclasses import replace
 import anyio
 import anyio.abc
 
-from ..records import Observation, Prompt, Record, RequestSpec
+from ..records import Prompt, Record, RequestSpec
+from ..results import Observation
 from .budget import Budget
 from .retry import RetryingSender
 from .sender import Sender

@@ -29,7 +29,8 @@ from typing import Any, Literal, Protocol, Self
 
 import httpx
 
-from ..records import ClientHealth, Lag, Record
+from ..records import Record
+from ..results import ClientHealth, Lag
 from .answer import FAR_BITS, LAG_BIN_NS
 from .clock import TimerFd, exact_timers
 from .kernel import KernelTransport

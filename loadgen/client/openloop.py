@@ -23,7 +23,8 @@ import anyio
 import anyio.abc
 
 from ..errors import LoadgenError
-from ..records import After, Observation, Prompt, Record, RequestSpec
+from ..records import After, Prompt, Record, RequestSpec
+from ..results import Observation
 from .budget import Budget
 from .driver import POLL_S, Flow
 from .sender import Sender

@@ -28,7 +28,8 @@ from typing import Any
 import orjson
 
 from ..errors import Failure
-from ..records import Attempt, ClientHealth, Connect, Events, InputTokens, Lag, OutputTokens, Record
+from ..records import Attempt, Connect, Events, InputTokens, OutputTokens, Record
+from ..results import ClientHealth, Lag
 
 READ_BYTES = 1 << 18
 # What the deciding process has no use for; the part file holds it.

@@ -18,7 +18,8 @@ from typing import TypeVar
 import anyio
 import httpx
 
-from ..records import Prompt, Record, RequestSpec, ServerFacts
+from ..records import Prompt, Record, RequestSpec
+from ..results import ServerFacts
 from ..workload.plain import PlainWorkload
 from ..workload.prompts import Calibration
 from ..workload.tokenizer import LocalTokenizer

@@ -27,7 +27,8 @@ import anyio
 import orjson
 
 from ..errors import LoadgenError
-from ..records import Observation, Record
+from ..records import Record
+from ..results import Observation
 from .home import Home
 from .joining import TOKEN_BYTES, hello, hello_of, listening
 from .offset import Offset, RoundTrip, offset_of

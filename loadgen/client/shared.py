@@ -20,7 +20,8 @@ from typing import Any
 import anyio
 
 from ..errors import LoadgenError
-from ..records import Observation, Record
+from ..records import Record
+from ..results import Observation
 from ..workload.arrivals import Offsets
 from . import openloop
 from .budget import Budget, apportion

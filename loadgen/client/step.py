@@ -18,7 +18,8 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from ..errors import LoadgenError
-from ..records import FAILED_OUTCOMES, Observation, Phase, Prompt, Record, RequestSpec, Window
+from ..records import FAILED_OUTCOMES, Phase, Prompt, Record, RequestSpec
+from ..results import Observation, Window
 from .budget import Budget, apportion
 from .retry import NO_RETRY, Retry
 

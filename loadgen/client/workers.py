@@ -16,7 +16,8 @@ import anyio
 import orjson
 
 from ..errors import LoadgenError
-from ..records import Observation, Record
+from ..records import Record
+from ..results import Observation
 from ..workload.arrivals import Offsets
 from ..workload.passed import workload_object
 from ..workload.plain import PlainWorkload

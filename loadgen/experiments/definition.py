@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any, Literal, get_args
 
 from ..errors import UsageError
-from ..records import SLO_METRICS, Slo
+from ..results import SLO_METRICS, Slo
 from ..simulator.configured import configured
 from ..simulator.engine import EngineConfig
 from ..slo import parse_slo

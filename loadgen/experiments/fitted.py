@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import UsageError
-from ..records import StepSummary
+from ..results import StepSummary
 from ..simulator.engine import EngineConfig
 from ..simulator.engine.virtual import Closed, Requests, simulate
 

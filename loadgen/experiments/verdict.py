@@ -15,7 +15,7 @@ from typing import Literal
 
 from ..analysis.compare import Difference, Failing
 from ..analysis.interleaved import failing, run_level
-from ..records import ClientLimit, ObjectiveCheck, StepSummary
+from ..results import ClientLimit, ObjectiveCheck, StepSummary
 from .definition import Setting
 from .effects import expected_ratio
 

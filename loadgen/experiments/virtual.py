@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from ..analysis import summarise
 from ..analysis.compare import Difference
 from ..analysis.interleaved import order, run_level
-from ..records import PHASES, Observation, StepSummary, Window
+from ..records import PHASES
+from ..results import Observation, StepSummary, Window
 from ..simulator.engine.virtual import Arrivals, Closed, Requests, VirtualTimes, poisson, simulate
 from ..workload.definition import Workload
 from ..workload.sharing import Head

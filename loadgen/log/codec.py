@@ -25,23 +25,14 @@ from ..records import (
     PHASES,
     TOKEN_SOURCES,
     Attempt,
-    Came,
-    ClientHealth,
     Connect,
-    Estimate,
     Events,
     InputTokens,
-    Lag,
-    LevelResult,
-    Observation,
     OutputTokens,
     Record,
-    StepSummary,
-    Stop,
     TimeoutKind,
-    Verdict,
-    Window,
 )
+from ..results import Came, ClientHealth, Estimate, Lag, LevelResult, Observation, StepSummary, Stop, Verdict, Window
 
 VERDICTS: tuple[str, ...] = get_args(Verdict)
 _CAME: tuple[str, ...] = get_args(Came)

@@ -14,16 +14,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Any, BinaryIO, TextIO, cast, get_args
 
 from ..errors import Failure, FailureKind, LogError
-from ..records import (
-    FAILED_OUTCOMES,
-    FLAGS,
-    OUTCOMES,
-    PHASES,
-    TOKEN_SOURCES,
-    InputTokens,
-    OutputTokens,
-    Record,
-)
+from ..records import FAILED_OUTCOMES, FLAGS, OUTCOMES, PHASES, TOKEN_SOURCES, InputTokens, OutputTokens, Record
 from . import codec
 
 REQUIRED = ("request_id", "start_ts", "first_token_ts", "end_ts", "input_tokens", "output_tokens")

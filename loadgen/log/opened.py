@@ -21,7 +21,8 @@ from typing import Any, BinaryIO
 import orjson
 
 from ..errors import LogError
-from ..records import Observation, Record, ServerSample, Stop
+from ..records import Record
+from ..results import Observation, ServerSample, Stop
 from . import codec, foreign
 from .formats import read_csv
 from .serverlog import decode_server

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import LogError
-from ..records import ServerSample
+from ..results import ServerSample
 
 
 def server_object(sample: ServerSample) -> dict[str, Any]:

@@ -28,7 +28,8 @@ from typing import Any, Protocol, Self
 import orjson
 
 from ..errors import LogError
-from ..records import LevelResult, Observation, Record, ServerSample, StepSummary
+from ..records import Record
+from ..results import LevelResult, Observation, ServerSample, StepSummary
 from . import codec
 from .append import Lines, absorb, not_written
 from .opened import MANIFEST, REQUESTS, SERVER, STEPS, Run, open_run, why

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from ..records import AskedLengths, StepSummary
+from ..results import AskedLengths, StepSummary
 from .numbers import number
 
 LEAST = 30  # requests, of which something can be said

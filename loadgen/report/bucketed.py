@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..analysis.buckets import LEAST, UNITS, Bucket
-from ..records import Distribution
+from ..results import Distribution
 from .numbers import NONE, NOT_ESTABLISHED, clean, number, percent
 
 _SHOWN = (("ttft", "TTFT"), ("tpot", "TPOT"), ("e2e", "E2E"))

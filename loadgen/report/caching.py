@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..analysis.caching import TOLERANCE, unexpected
-from ..records import CacheShare, StepSummary
+from ..results import CacheShare, StepSummary
 from .numbers import percent, plural
 
 _SOURCES = {"usage": "by its usage", "metrics": "by its own metrics"}

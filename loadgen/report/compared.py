@@ -8,7 +8,7 @@ from typing import Any
 
 from ..analysis.compare import Compared, Comparison, Difference, Failing, Load
 from ..analysis.conditions import Condition, changed, unknown
-from ..records import Estimate
+from ..results import Estimate
 from .numbers import clean, number, percent, plural
 
 LABEL = 10  # columns

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..analysis.conventions import Counted
-from ..records import StepSummary
+from ..results import StepSummary
 from .numbers import NONE, number
 
 _NAMES = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2e": "E2E"}

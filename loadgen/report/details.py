@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from ..records import Distribution, Percentile, StepSummary
+from ..results import Distribution, Percentile, StepSummary
 from .asked import asked_line
 from .caching import cache_lines
 from .health import health_lines

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..records import ServerFacts
+from ..results import ServerFacts
 from .numbers import clean
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from ..analysis.redone import without_redone
-from ..records import ClientHealth, Lag, StepSummary
+from ..results import ClientHealth, Lag, StepSummary
 from .numbers import percent, plural
 
 _NAMES = (("ttft", "TTFT"), ("itl", "ITL"), ("tpot", "TPOT"), ("e2e", "E2E"))

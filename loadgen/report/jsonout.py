@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..log.codec import plain, stop_object
-from ..records import DEFINITIONS_VERSION, SCHEMA_VERSION, Estimate, Slo, StepSummary, Stop
+from ..records import DEFINITIONS_VERSION, SCHEMA_VERSION
+from ..results import Estimate, Slo, StepSummary, Stop
 from .caching import cache_object, sessions_object
 from .facts import RunFacts
 from .models import parts_object

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from statistics import median
 from typing import TYPE_CHECKING, Protocol
 
-from ..records import LevelResult, Record, ServerFacts, Slo, StepSummary
+from ..records import Record
+from ..results import LevelResult, ServerFacts, Slo, StepSummary
 from .facts import RunFacts
 from .numbers import clean, number
 from .text import WIDTH, Mark, fit, head, line, table_head, table_row

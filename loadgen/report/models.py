@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..records import Distribution, PartSummary, StepSummary
+from ..results import Distribution, PartSummary, StepSummary
 from .numbers import NONE, clean, number, percent
 
 POINTS = (50.0, 95.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 
-from ..records import Estimate, Percentile
+from ..results import Estimate, Percentile
 
 NONE = "–"
 NOT_ESTABLISHED = "not established"

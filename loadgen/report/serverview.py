@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..analysis.serverload import disagrees
-from ..records import StepSummary
+from ..results import StepSummary
 from .numbers import number, percent, with_error
 
 TITLES = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..analysis.redone import without_redone
-from ..records import StepSummary, Unsteady
+from ..results import StepSummary, Unsteady
 from .numbers import plural
 
 _WORDS: dict[Unsteady, str] = {

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from ..analysis.redone import without_redone
-from ..records import Slo, StepSummary, Stop
+from ..results import Slo, StepSummary, Stop
 from .asked import asked_notes
 from .caching import cache_notes
 from .details import step_details

@@ -14,7 +14,7 @@ import orjson
 from ..analysis.conditions import mapping
 from ..analysis.since import comparable, since, throughputs, usable
 from ..log.opened import MANIFEST, STEPS
-from ..records import Estimate, LevelResult, StepSummary
+from ..results import Estimate, LevelResult, StepSummary
 
 LOOK_BACK = 20  # runs, the latest first
 RUN = re.compile(r"\d{8}T\d{6}Z-")  # as `log.store` calls them

@@ -11,7 +11,8 @@ from ..client.driver import Progress
 from ..client.exchange import Timeouts
 from ..client.retry import NO_RETRY, Retry
 from ..client.transport import Access
-from ..records import LevelResult, Record, ServerFacts, Slo, StepSummary, Stop
+from ..records import Record
+from ..results import LevelResult, ServerFacts, Slo, StepSummary, Stop
 from ..search.rates import RatePlan
 from ..search.sweep import SweepPlan
 from ..workload.arrivals import Arrivals

@@ -6,7 +6,7 @@ import signal
 from collections.abc import Sequence
 
 from ..errors import Exit, LoadgenError
-from ..records import LevelResult, StepSummary, Stop
+from ..results import LevelResult, StepSummary, Stop
 from ..search.levels import counted
 
 

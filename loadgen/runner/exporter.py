@@ -16,7 +16,8 @@ from typing import Final
 
 from ..client.driver import Progress
 from ..errors import UsageError
-from ..records import LevelResult, Record, StepSummary
+from ..records import Record
+from ..results import LevelResult, StepSummary
 from .config import Opening, Watcher
 
 CONTENT_TYPE: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"

@@ -20,7 +20,8 @@ from ..analysis.stability import piling_up
 from ..analysis.summary import completed_throughput
 from ..client.driver import Progress
 from ..log.columns import Columns
-from ..records import PHASES, LevelResult, Slo, Window
+from ..records import PHASES
+from ..results import LevelResult, Slo, Window
 from ..search.effort import StepRule
 from ..search.peak import within
 from ..search.rates import piled

@@ -13,7 +13,8 @@ from ..client.lengths import BY
 from ..client.preflight import Prepared
 from ..client.secrets import masked_body
 from ..log.codec import stop_object
-from ..records import SCHEMA_VERSION, LevelResult, Stop
+from ..records import SCHEMA_VERSION
+from ..results import LevelResult, Stop
 from ..search.effort import Forecast, StepRule
 from ..workload.passed import told_object
 from ..workload.plain import PlainWorkload

@@ -11,7 +11,8 @@ from ..client.dialects import DIALECTS
 from ..client.preflight import Prepared, shape_prompt, wait_ready
 from ..client.remedies import Context, PreflightError, explain_record
 from ..errors import LoadgenError
-from ..records import FAILED_OUTCOMES, LevelResult, Record, RequestSpec
+from ..records import FAILED_OUTCOMES, Record, RequestSpec
+from ..results import LevelResult
 from .journal import Journal, LoggedSender
 from .setting import Setting
 

@@ -25,7 +25,8 @@ from ..errors import LoadgenError, TargetError, UsageError
 from ..log.codec import decode_levels, plain
 from ..log.columns import columns
 from ..log.store import Run, open_run
-from ..records import FAILED_OUTCOMES, SCHEMA_VERSION, LevelResult, NextLevel, Prompt, Record, StepSummary
+from ..records import FAILED_OUTCOMES, SCHEMA_VERSION, Prompt, Record
+from ..results import LevelResult, NextLevel, StepSummary
 from ..search.effort import StepRule
 from ..search.rates import UNSTABLE
 from ..search.verdict import judge

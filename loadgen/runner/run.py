@@ -32,7 +32,8 @@ from ..client.shared import OVERLAP_S
 from ..errors import LoadgenError, TargetError
 from ..log.columns import ColumnBuilder
 from ..log.store import check_folder
-from ..records import LevelResult, NextLevel, Record, Slo, StepSummary, Stop
+from ..records import Record
+from ..results import LevelResult, NextLevel, Slo, StepSummary, Stop
 from ..search.effort import baseline_rule, rate_rule, rule_of, step_rule
 from ..search.rate import settle_rate
 from ..search.rates import decide_rate, piled

@@ -17,7 +17,7 @@ from ..client.scrape import TIMEOUT_S, Page, Scraper, candidates
 from ..client.target import mask
 from ..errors import LoadgenError, TargetError
 from ..log.store import Sink
-from ..records import ServerSample
+from ..results import ServerSample
 from .setting import Setting
 
 

@@ -21,7 +21,8 @@ from ..client.workers import Fleet, configuration
 from ..errors import LoadgenError, ReaderGoneError
 from ..log.columns import ColumnBuilder
 from ..log.store import RunFolder, Sink
-from ..records import Observation, Record
+from ..records import Record
+from ..results import Observation
 from ..workload.arrivals import Offsets, Schedule
 from ..workload.plain import PlainWorkload
 from .config import RunConfig

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ..records import Came, Estimate, LevelResult, Stop
+from ..results import Came, Estimate, LevelResult, Stop
 from .levels import (
     Latest,
     band,

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ..records import NextLevel, Slo
+from ..results import NextLevel, Slo
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 from ..errors import UsageError
-from ..records import LevelResult
+from ..results import LevelResult
 from .verdict import ERRORS
 
 Latest = Mapping[int, LevelResult]

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from ..records import Estimate, LevelResult
+from ..results import Estimate, LevelResult
 from .levels import Latest, changed, ended_by, latest_of, log_throughput
 
 AGAIN = 4  # windows at most of levels measured before, that of the early level among them

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..records import LevelResult, StepSummary, Stop
+from ..results import LevelResult, StepSummary, Stop
 from .answer import why_failed
 from .levels import ended_by
 from .verdict import ERRORS, sent_late

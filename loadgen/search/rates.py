@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ..errors import UsageError
-from ..records import LevelResult, NextLevel, Stop
+from ..results import LevelResult, NextLevel, Stop
 from .answer import why_again, why_failed
 from .levels import bracket, certain, check_factor, counted, ended_by, marginal, second_try
 from .verdict import ERRORS

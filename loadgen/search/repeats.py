@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ..records import Estimate, LevelResult, Verdict
+from ..results import Estimate, LevelResult, Verdict
 from ..stats import LEVEL, RATE_FLOOR, binomial_bounds, homogeneous, t_quantile
 from .levels import BAND, Latest, bracket, certain, latest_of, log_throughput, marginal, two_doublings_below
 from .verdict import ERRORS

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ..errors import UsageError
-from ..records import LevelResult, NextLevel, Stop
+from ..results import LevelResult, NextLevel, Stop
 from .answer import stopped, why_again
 from .levels import (
     Latest,

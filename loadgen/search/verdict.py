@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from ..records import LevelResult, Slo, StepSummary, Verdict
+from ..results import LevelResult, Slo, StepSummary, Verdict
 from ..slo import ATTAINMENT, objective_name
 from ..stats import LEVEL, binomial_bounds
 

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from loadgen.analysis import metrics, summarise
 from loadgen.analysis.accuracy import client_limit, error_bounds, exact_share, receive_base_ms
 from loadgen.log.columns import columns
-from loadgen.records import ClientHealth, Connect, Events, InputTokens, Lag, Observation, OutputTokens, Record, Slo
+from loadgen.records import Connect, Events, InputTokens, OutputTokens, Record
+from loadgen.results import ClientHealth, Lag, Observation, Slo
 from loadgen.search.verdict import judge
 from tests.thorough import examples
 

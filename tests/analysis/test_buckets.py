@@ -10,7 +10,8 @@ import pytest
 from loadgen.analysis import summarise_run
 from loadgen.analysis.buckets import AXES, LEAST, by_buckets, power_codes
 from loadgen.log.columns import NULL, columns
-from loadgen.records import InputTokens, OutputTokens, Record, Slo
+from loadgen.records import InputTokens, OutputTokens, Record
+from loadgen.results import Slo
 from tests.report.summaries import record, run_records
 
 

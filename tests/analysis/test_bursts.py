@@ -12,7 +12,8 @@ import pytest
 from loadgen.analysis import summarise
 from loadgen.analysis.bursts import bursts
 from loadgen.log.columns import columns
-from loadgen.records import Bursts, ClientHealth, Events, Lag, Observation, OutputTokens, Record, Slo
+from loadgen.records import Events, OutputTokens, Record
+from loadgen.results import Bursts, ClientHealth, Lag, Observation, Slo
 from tests.log.record_strategies import RECORD
 
 Times = list[float]  # of the events of one answer, in ms since it was sent

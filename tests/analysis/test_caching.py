@@ -12,7 +12,8 @@ from loadgen.analysis import summarise_run
 from loadgen.analysis.caching import block_of, held, unexpected
 from loadgen.analysis.turns import FIRST, NAMES, turn_groups
 from loadgen.log.columns import NULL, Int64, columns
-from loadgen.records import CacheShare, InputTokens, Observation, Record, ServerSample, Slo, StepSummary, Window
+from loadgen.records import InputTokens, Record
+from loadgen.results import CacheShare, Observation, ServerSample, Slo, StepSummary, Window
 from tests.report.summaries import record
 
 

@@ -17,8 +17,8 @@ from loadgen.hardware.deployment import Deployment, cache
 from loadgen.hardware.gpus import gpu_named
 from loadgen.hardware.named import model_named
 from loadgen.log.columns import columns
-from loadgen.records import Distribution, Estimate, Percentile, ServerView, Slo, StepSummary
 from loadgen.report.ceiling import ceiling_lines
+from loadgen.results import Distribution, Estimate, Percentile, ServerView, Slo, StepSummary
 from tests.report.summaries import run_records
 
 MODEL = model_named("llama-3.1-8b")
@@ -71,7 +71,7 @@ def test_shares_are_floors_over_what_was_measured() -> None:
 
 
 def test_a_cached_share_takes_its_flops_away() -> None:
-    from loadgen.records import CacheShare
+    from loadgen.results import CacheShare
 
     plain = level(1, 7.0, 40.0, 2.0)
     (one,), (half,) = beside(plain).levels, beside(replace(plain, cache=CacheShare(seen=0.5))).levels

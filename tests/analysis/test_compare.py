@@ -19,7 +19,7 @@ from loadgen.analysis.interleaved import order, run_level
 from loadgen.analysis.ratios import LogRatio
 from loadgen.analysis.regression import Check, judge_losses, worse_by
 from loadgen.log.columns import columns
-from loadgen.records import Slo
+from loadgen.results import Slo
 from tests.report.summaries import run_records
 
 ENGINE = ENGINES[0]

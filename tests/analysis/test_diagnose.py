@@ -18,7 +18,8 @@ from loadgen.analysis.diagnose.levels import least_squares
 from loadgen.analysis.diagnose.parallel import tensor_parallel
 from loadgen.analysis.diagnose.stalls import overlaps
 from loadgen.log.columns import NULL, columns
-from loadgen.records import OUTCOMES, ClientLimit, Record, Slo, StepSummary
+from loadgen.records import OUTCOMES, Record
+from loadgen.results import ClientLimit, Slo, StepSummary
 from loadgen.simulator.engine import EngineConfig
 from loadgen.simulator.presets import machine_named, served
 from loadgen.slo import parse_slo

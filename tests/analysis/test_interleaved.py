@@ -7,7 +7,7 @@ from dataclasses import replace
 from loadgen.analysis import summarise_run
 from loadgen.analysis.interleaved import failing
 from loadgen.log.columns import columns
-from loadgen.records import Slo, StepSummary
+from loadgen.results import Slo, StepSummary
 from tests.report.summaries import run_records
 
 

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 
 from loadgen.analysis import DEFINITIONS, metrics
 from loadgen.log.columns import columns
-from loadgen.records import SLO_METRICS, Record
+from loadgen.records import Record
+from loadgen.results import SLO_METRICS
 from tests.analysis.record_samples import steps
 from tests.analysis.slow_metrics import itl_of, record, request_metric, stamps, tokens_by_event
 

@@ -9,7 +9,7 @@ import pytest
 from loadgen.analysis.compare import Difference, Failing, Load
 from loadgen.analysis.ratios import LogRatio
 from loadgen.analysis.regression import Answer, Check, Judged, Objection, judge_losses, worse_by
-from loadgen.records import Estimate
+from loadgen.results import Estimate
 
 AT = Load(False, 8)
 NONE, SOME = Estimate(0.0, 0.0, 0.01), Estimate(0.2, 0.15, 0.25)

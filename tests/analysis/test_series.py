@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from loadgen.analysis import summarise_run
 from loadgen.analysis.series import BINS, GROUPS, MOST_STEPS, POINTS, SAMPLED, by_input, curve, series, spread, timeline
 from loadgen.log.columns import columns
-from loadgen.records import InputTokens, ServerSample, Slo
+from loadgen.records import InputTokens
+from loadgen.results import ServerSample, Slo
 from tests.report.summaries import record, run_records
 from tests.thorough import examples
 

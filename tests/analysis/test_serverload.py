@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from loadgen.analysis import summarise, summarise_run
 from loadgen.analysis.serverload import disagrees, gauge, view
 from loadgen.log.columns import columns
-from loadgen.records import Estimate, Events, Observation, ServerSample, ServerView, Slo, StepSummary, Window
+from loadgen.records import Events
+from loadgen.results import Estimate, Observation, ServerSample, ServerView, Slo, StepSummary, Window
 from tests.log.record_strategies import RECORD
 
 S = 1_000_000_000

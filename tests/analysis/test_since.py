@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from loadgen.analysis import summarise_run
 from loadgen.analysis.since import UNSTEADY, Since, comparable, since, throughputs, usable
 from loadgen.log.columns import columns
-from loadgen.records import Estimate, Slo
+from loadgen.results import Estimate, Slo
 from tests.report.summaries import run_records
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from loadgen.analysis.stability import increments, piling_up
-from loadgen.records import Window
+from loadgen.results import Window
 from loadgen.stats import grows
 
 SECOND = 10**9

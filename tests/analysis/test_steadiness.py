@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.virtual import VirtualServer, measure
-from loadgen.records import Slo
+from loadgen.results import Slo
 from loadgen.search.effort import step_rule
 from loadgen.simulator.engine import EngineConfig
 from loadgen.simulator.engine.virtual import Mix

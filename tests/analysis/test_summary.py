@@ -15,7 +15,8 @@ from loadgen.analysis.objectives import time_order
 from loadgen.analysis.window import peak_in_flight, steady_window
 from loadgen.errors import Failure
 from loadgen.log.columns import columns
-from loadgen.records import FAILED_OUTCOMES, Events, Observation, Record, Slo, StepSummary, Window
+from loadgen.records import FAILED_OUTCOMES, Events, Record
+from loadgen.results import Observation, Slo, StepSummary, Window
 from loadgen.slo import parse_slo
 from tests.analysis import slow_metrics as slow
 from tests.analysis.record_samples import steps

@@ -11,7 +11,7 @@ import pytest
 from benchmarks.search import Found, engines_of, told
 from benchmarks.search_cases import Case, cases
 from benchmarks.virtual import Load, VirtualServer, measure, sweep
-from loadgen.records import Slo
+from loadgen.results import Slo
 from loadgen.search import SweepPlan
 from loadgen.search.effort import step_rule
 from loadgen.simulator.engine import EngineConfig

@@ -33,10 +33,11 @@ from loadgen.client.transport import Access, open_client
 from loadgen.errors import Exit
 from loadgen.log.columns import columns
 from loadgen.log.store import open_run
-from loadgen.records import Observation, Prompt, Record, RequestSpec, Slo, StepSummary
+from loadgen.records import Prompt, Record, RequestSpec
 from loadgen.report.facts import RunFacts
 from loadgen.report.jsonout import step_object
 from loadgen.report.text import Mark, render
+from loadgen.results import Observation, Slo, StepSummary
 from loadgen.simulator.scripted import CU, DONE, FIN, Action, C, J, Request, ScriptedServer, T, models_reply
 from tests.cli.command import client_bound
 

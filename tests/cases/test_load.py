@@ -24,7 +24,8 @@ from loadgen.client.exchange import Timeouts
 from loadgen.client.openloop import run_open_step
 from loadgen.client.transport import Access, open_client
 from loadgen.errors import Exit
-from loadgen.records import Observation, Record, Slo
+from loadgen.records import Record
+from loadgen.results import Observation, Slo
 from loadgen.search.effort import StepRule
 from loadgen.search.verdict import judge
 from loadgen.simulator.scripted import (
@@ -357,7 +358,7 @@ from itertools import repeat
 import anyio
 from loadgen.client.driver import StepPlan, run_step
 from loadgen.search.verdict import judge
-from loadgen.records import Slo
+from loadgen.results import Slo
 from tests.cases.support import PROMPT, open_sender, summary_of
 
 async def main():

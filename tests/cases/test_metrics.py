@@ -12,8 +12,9 @@ import pytest
 from loadgen.analysis import metrics
 from loadgen.client.dialects.base import RequestOptions
 from loadgen.log.columns import columns
-from loadgen.records import Prompt, Record, Slo
+from loadgen.records import Prompt, Record
 from loadgen.report.details import step_details
+from loadgen.results import Slo
 from loadgen.search.verdict import judge
 from loadgen.simulator.scripted import (
     CU,

@@ -21,7 +21,8 @@ from loadgen.client.driver import StepPlan, run_step
 from loadgen.client.exchange import Timeouts
 from loadgen.client.retry import Retry
 from loadgen.errors import Exit
-from loadgen.records import Observation, Record, Slo
+from loadgen.records import Record
+from loadgen.results import Observation, Slo
 from loadgen.search.verdict import judge
 from loadgen.simulator.scripted import (
     CU,

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from loadgen.log.columns import columns
-from loadgen.records import Slo
+from loadgen.results import Slo
 from loadgen.search.verdict import judge
 from loadgen.simulator.scripted import CU, DONE, FIN, C, Request, T, U, error_reply
 from tests.cases.support import MakeSender, step, summary_of, texts

@@ -15,7 +15,8 @@ import pytest
 
 from loadgen.log.codec import encode_record
 from loadgen.log.store import RunFolder
-from loadgen.records import Observation, Record
+from loadgen.records import Record
+from loadgen.results import Observation
 from tests.cli.command import ROOT, Call, run
 from tests.report.summaries import record, run_records
 

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from loadgen.client.driver import Budget, Control, Progress, StepPlan, run_step, too_many
 from loadgen.errors import Failure
-from loadgen.records import Observation, Prompt, Record
+from loadgen.records import Prompt, Record
+from loadgen.results import Observation
 from tests.client.fake_sender import FakeSender, by_session, clock, prompts, talks
 
 

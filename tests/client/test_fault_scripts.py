@@ -28,7 +28,8 @@ from loadgen.client.driver import StepPlan, run_step
 from loadgen.client.exchange import HttpxSender, Timeouts
 from loadgen.client.transport import Access, open_client
 from loadgen.log.codec import decode_record, encode_record
-from loadgen.records import Observation, Prompt, Record
+from loadgen.records import Prompt, Record
+from loadgen.results import Observation
 from tests.client.fault_scripts import MAX_EVENT, Script, described, fault_script
 from tests.client.fault_server import Player
 

@@ -39,7 +39,8 @@ from loadgen.client.health import (
     tune_process,
 )
 from loadgen.client.transport import Access, open_client
-from loadgen.records import ClientHealth, Lag, Observation, Prompt
+from loadgen.records import Prompt
+from loadgen.results import ClientHealth, Lag, Observation
 from loadgen.simulator.scripted import DONE, FIN, ROLE, Action, C, Request, ThreadedServer
 from tests.log.record_strategies import RECORD
 

@@ -21,7 +21,8 @@ from loadgen.client.driver import Budget, Control, Progress, StepPlan
 from loadgen.client.openloop import LEAD_NS, run_open_step
 from loadgen.errors import Failure
 from loadgen.log.columns import columns
-from loadgen.records import Observation, Prompt, Record, RequestSpec, Slo
+from loadgen.records import Prompt, Record, RequestSpec
+from loadgen.results import Observation, Slo
 from loadgen.workload.arrivals import Arrivals, Schedule
 from tests.client.fake_sender import FakeSender, by_session, clock, prompts, talks
 from tests.thorough import examples

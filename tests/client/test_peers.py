@@ -13,7 +13,8 @@ from loadgen.client.peers import InTurn, in_turn, together
 from loadgen.client.preflight import Prepared
 from loadgen.client.target import resolve
 from loadgen.errors import Failure
-from loadgen.records import InputTokens, OutputTokens, Record, RequestSpec, ServerFacts
+from loadgen.records import InputTokens, OutputTokens, Record, RequestSpec
+from loadgen.results import ServerFacts
 from loadgen.workload.prompts import Calibration
 from tests.cases.support import PROMPT
 

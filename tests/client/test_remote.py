@@ -24,7 +24,8 @@ from loadgen.client.transport import Access
 from loadgen.client.workers import configuration
 from loadgen.errors import LoadgenError
 from loadgen.log.append import Lines, absorb
-from loadgen.records import Observation, Record
+from loadgen.records import Record
+from loadgen.results import Observation
 from loadgen.simulator.scripted import ThreadedServer
 from loadgen.workload.plain import plain_workload
 from tests.cli.command import answer, generations

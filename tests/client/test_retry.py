@@ -20,7 +20,8 @@ from loadgen.client.budget import Budget
 from loadgen.client.driver import Control, StepPlan, run_step
 from loadgen.client.retry import FIRST_S, LONGEST_S, Retry, RetryingSender, retry_after_s
 from loadgen.errors import Failure
-from loadgen.records import Attempt, Events, Observation, Prompt, Record, RequestSpec
+from loadgen.records import Attempt, Events, Prompt, Record, RequestSpec
+from loadgen.results import Observation
 from tests.client.fake_sender import FakeSender, clock, prompts
 from tests.log.record_strategies import RECORD
 

@@ -28,7 +28,8 @@ from loadgen.client.transport import Access
 from loadgen.client.workers import Fleet, configuration
 from loadgen.errors import Failure, LoadgenError
 from loadgen.log.append import Lines, absorb
-from loadgen.records import Observation, Prompt, Record, RequestSpec
+from loadgen.records import Prompt, Record, RequestSpec
+from loadgen.results import Observation
 from loadgen.simulator.scripted import Action, Request, ThreadedServer, error_reply
 from loadgen.workload.arrivals import Arrivals, Schedule
 from loadgen.workload.plain import PlainWorkload, plain_workload

@@ -17,12 +17,11 @@ from loadgen.records import (
     Connect,
     Events,
     InputTokens,
-    Observation,
     OutputTokens,
     Record,
     TimeoutKind,
-    Window,
 )
+from loadgen.results import Observation, Window
 
 RECORD = Record(
     id="s3-000123",

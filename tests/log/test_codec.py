@@ -10,17 +10,15 @@ from hypothesis import strategies as st
 
 from loadgen.errors import Failure, LogError
 from loadgen.log import codec
-from loadgen.records import (
+from loadgen.records import Connect, OutputTokens, Record
+from loadgen.results import (
     ClientHealth,
-    Connect,
     Distribution,
     Estimate,
     Lag,
     ObjectiveCheck,
     Observation,
-    OutputTokens,
     Percentile,
-    Record,
     StepSummary,
     Stop,
     Window,

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from loadgen.errors import LogError
 from loadgen.log.serverlog import decode_server
 from loadgen.log.store import RunFolder, StreamLog, open_run
-from loadgen.records import ServerSample
+from loadgen.results import ServerSample
 from tests.log.record_strategies import OBSERVATION, RECORD
 
 stamps = st.integers(0, 2**53)

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from loadgen.errors import LogError
 from loadgen.log.codec import encode_record
 from loadgen.log.store import RunFolder, StreamLog, open_run
-from loadgen.records import Record, Stop
+from loadgen.records import Record
+from loadgen.results import Stop
 from tests.log.record_strategies import OBSERVATION, RECORD, any_record
 
 WHEN = datetime(2026, 11, 29, 13, 45, tzinfo=UTC)

@@ -12,7 +12,7 @@ import pytest
 from loadgen.analysis import summarise_run
 from loadgen.log import typed
 from loadgen.log.columns import columns
-from loadgen.records import Estimate, StepSummary, Window
+from loadgen.results import Estimate, StepSummary, Window
 from loadgen.slo import parse_slo
 from tests.log.record_strategies import RECORD
 

@@ -14,19 +14,8 @@ from typing import Any
 from loadgen.errors import Failure
 from loadgen.log.codec import stop_object
 from loadgen.log.store import RunFolder
-from loadgen.records import (
-    ClientHealth,
-    Estimate,
-    Events,
-    InputTokens,
-    Lag,
-    Observation,
-    OutputTokens,
-    Record,
-    ServerSample,
-    Stop,
-    Window,
-)
+from loadgen.records import Events, InputTokens, OutputTokens, Record
+from loadgen.results import ClientHealth, Estimate, Lag, Observation, ServerSample, Stop, Window
 
 PLACES = 16
 LEVELS = (1, 2, 4, 8, 16, 24, 32, 64)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 
 from loadgen.errors import Failure
-from loadgen.records import Events, InputTokens, Observation, OutputTokens, Record, Window
+from loadgen.records import Events, InputTokens, OutputTokens, Record
+from loadgen.results import Observation, Window
 
 TOKENS = 20
 

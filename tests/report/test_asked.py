@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from loadgen.records import AskedLengths
 from loadgen.report.asked import asked_line, asked_notes
 from loadgen.report.facts import facts_of
+from loadgen.results import AskedLengths
 
 OWN = {"input": {"mean": 230.0, "p50": 65.0, "p90": 614.0, "p99": 2418.0}}
 

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from loadgen.analysis import summarise_run
 from loadgen.analysis.conditions import conditions
 from loadgen.log.columns import columns
-from loadgen.records import ClientHealth, ClientLimit, Lag, Slo, StopReason, Unsteady
 from loadgen.report.chinese import PHRASES, chinese, phrases_of
 from loadgen.report.chinese.comparisons import COMPARISONS
 from loadgen.report.chinese.findings import FINDINGS
@@ -23,6 +22,7 @@ from loadgen.report.chinese.terms import TERMS
 from loadgen.report.health import health_lines
 from loadgen.report.page.compared import OWN_WORDS
 from loadgen.report.words import Words
+from loadgen.results import ClientHealth, ClientLimit, Lag, Slo, StopReason, Unsteady
 from loadgen.runner.host import facts
 from tests.report.chinese import prose, sentences
 from tests.report.summaries import run_records

@@ -10,9 +10,9 @@ from loadgen.analysis.compare import Difference, Failing, Load
 from loadgen.analysis.conditions import Condition
 from loadgen.analysis.ratios import LogRatio
 from loadgen.analysis.regression import Check, Judged, Objection, judge_losses
-from loadgen.records import Estimate
 from loadgen.report.checked import checked_lines, headline, junit, markdown
 from loadgen.report.compared import condition_lines, failing_text, load_text, refusal, sentence
+from loadgen.results import Estimate
 
 EIGHT = Load(False, 8)
 

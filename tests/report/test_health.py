@@ -9,11 +9,11 @@ import pytest
 from loadgen.analysis import summarise_run
 from loadgen.analysis.redone import without_redone
 from loadgen.log.columns import columns
-from loadgen.records import ClientHealth, ClientLimit, ErrorBound, Lag, Slo, StepSummary
 from loadgen.report.facts import RunFacts
 from loadgen.report.health import bound_ms, error_text, health_notes, limit_texts
 from loadgen.report.jsonout import step_object
 from loadgen.report.text import WIDTH, Mark, render
+from loadgen.results import ClientHealth, ClientLimit, ErrorBound, Lag, Slo, StepSummary
 from tests.report.summaries import run_records
 
 HEALTH = ClientHealth(

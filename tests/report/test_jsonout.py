@@ -9,10 +9,11 @@ import pytest
 from loadgen.analysis import summarise_run
 from loadgen.log.codec import encode
 from loadgen.log.columns import columns
-from loadgen.records import Record, Slo, Stop
+from loadgen.records import Record
 from loadgen.report.facts import RunFacts
 from loadgen.report.jsonout import UNITS, report_object
 from loadgen.report.text import Mark
+from loadgen.results import Slo, Stop
 from loadgen.slo import parse_slo
 from tests.report.summaries import record, run_records
 

@@ -15,8 +15,8 @@ from rich.console import Console
 
 from loadgen.analysis import summarise_run
 from loadgen.log.columns import columns
-from loadgen.records import LevelResult, ServerFacts, StepSummary
 from loadgen.report.live import Lines, Terminal, curve, duration, pack, step_lines
+from loadgen.results import LevelResult, ServerFacts, StepSummary
 from loadgen.slo import parse_slo
 from tests.report.summaries import record, run_records
 

@@ -8,10 +8,11 @@ import pytest
 
 from loadgen.analysis import summarise
 from loadgen.log.columns import columns
-from loadgen.records import Record, Slo, StepSummary
+from loadgen.records import Record
 from loadgen.report.facts import RunFacts
 from loadgen.report.models import part_lines, parts_object
 from loadgen.report.text import Mark, render
+from loadgen.results import Slo, StepSummary
 from tests.report.summaries import run_records
 
 LONG = "organisation/a-model-with-a-very-long-name-and-an-adapter-v2"

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.records import Estimate, Percentile
 from loadgen.report.numbers import clean, number, percent, with_error, with_interval
+from loadgen.results import Estimate, Percentile
 
 
 @pytest.mark.parametrize(

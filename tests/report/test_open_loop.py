@@ -12,7 +12,6 @@ from loadgen.analysis.series import series
 from loadgen.client.driver import Progress
 from loadgen.log import codec
 from loadgen.log.columns import columns
-from loadgen.records import LevelResult, Observation, Slo, StepSummary, Stop, Window
 from loadgen.report.charts.figure import View
 from loadgen.report.facts import RunFacts
 from loadgen.report.jsonout import report_object
@@ -20,6 +19,7 @@ from loadgen.report.live import Lines, step_lines
 from loadgen.report.page.run import load_words
 from loadgen.report.text import WIDTH, Mark, render
 from loadgen.report.words import Words
+from loadgen.results import LevelResult, Observation, Slo, StepSummary, Stop, Window
 from tests.report.summaries import record
 
 SECOND = 10**9

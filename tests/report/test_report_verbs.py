@@ -14,7 +14,7 @@ import pytest
 
 from loadgen.log.codec import stop_object
 from loadgen.log.store import RunFolder, open_run
-from loadgen.records import Stop
+from loadgen.results import Stop
 from tests.cases.support import loadgen as in_this_process
 from tests.report.summaries import run_records
 

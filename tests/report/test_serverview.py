@@ -8,8 +8,8 @@ import pytest
 
 from loadgen.analysis import summarise_run
 from loadgen.log.columns import columns
-from loadgen.records import Estimate, ServerView, Slo, StepSummary
 from loadgen.report.serverview import server_lines, server_notes
+from loadgen.results import Estimate, ServerView, Slo, StepSummary
 from tests.report.summaries import run_records
 
 RECORDS, OBSERVATIONS = run_records((1,))

@@ -7,9 +7,9 @@ import pytest
 
 from loadgen.analysis import summarise_run
 from loadgen.log.columns import columns
-from loadgen.records import Slo, StepSummary, Stop
 from loadgen.report.facts import RunFacts, facts_of
 from loadgen.report.text import WIDTH, Mark, render, table_head, table_row
+from loadgen.results import Slo, StepSummary, Stop
 from loadgen.slo import parse_slo
 from tests.report.summaries import record, run_records
 

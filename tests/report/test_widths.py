@@ -6,9 +6,9 @@ import pytest
 
 from loadgen.analysis import summarise_run
 from loadgen.log.columns import columns
-from loadgen.records import StepSummary, Stop
 from loadgen.report.facts import RunFacts
 from loadgen.report.text import Mark, fit, render, table_head, table_row
+from loadgen.results import StepSummary, Stop
 from loadgen.slo import parse_slo
 from tests.report.summaries import run_records
 

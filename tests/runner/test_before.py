@@ -14,7 +14,7 @@ import pytest
 from loadgen.analysis import summarise_run
 from loadgen.log.columns import columns
 from loadgen.log.store import RunFolder
-from loadgen.records import Estimate, LevelResult, Slo, StepSummary, Verdict
+from loadgen.results import Estimate, LevelResult, Slo, StepSummary, Verdict
 from loadgen.runner.before import LOOK_BACK, since_the_one_before
 from loadgen.simulator.scripted import Action, Request, ThreadedServer
 from tests.cli.command import manifest_of, run, serve, tries

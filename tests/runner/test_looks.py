@@ -9,7 +9,8 @@ import pytest
 from benchmarks.virtual import Inline
 from loadgen.client.driver import Progress
 from loadgen.log.columns import ColumnBuilder
-from loadgen.records import InputTokens, LevelResult, OutputTokens, Record, Verdict
+from loadgen.records import InputTokens, OutputTokens, Record
+from loadgen.results import LevelResult, Verdict
 from loadgen.runner.looks import Looks
 from loadgen.search.effort import rate_rule, step_rule
 from loadgen.slo import parse_slo

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from loadgen.records import Failure, InputTokens, LevelResult, OutputTokens, Record
+from loadgen.records import Failure, InputTokens, OutputTokens, Record
+from loadgen.results import LevelResult
 from loadgen.runner.recovery import Recovery
 
 BROKEN = Record(

@@ -13,7 +13,7 @@ from loadgen.client.budget import Budget
 from loadgen.client.driver import Control
 from loadgen.client.target import resolve
 from loadgen.errors import LogError, TargetError
-from loadgen.records import ServerSample
+from loadgen.results import ServerSample
 from loadgen.runner import RunConfig, Scraping
 from loadgen.runner.serverview import Found, ServerWatch, find_metrics
 from loadgen.runner.setting import Setting

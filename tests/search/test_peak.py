@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from loadgen.records import Estimate, LevelResult, NextLevel, Stop
+from loadgen.results import Estimate, LevelResult, NextLevel, Stop
 from loadgen.search import SweepPlan, decide
 from loadgen.search.effort import EFFORTS, rule_of, step_rule
 from loadgen.search.peak import AGAIN, mean_of, within

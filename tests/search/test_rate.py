@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from loadgen.analysis import summarise
 from loadgen.log.columns import columns
-from loadgen.records import Observation, Slo, StepSummary, Window
+from loadgen.results import Observation, Slo, StepSummary, Window
 from loadgen.search.effort import rate_forecast, rate_warmup_s, step_rule
 from loadgen.search.rate import settle_rate
 from loadgen.search.verdict import judge, sent_late

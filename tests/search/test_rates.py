@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from loadgen.errors import UsageError
-from loadgen.records import Estimate, LevelResult, NextLevel, Stop
+from loadgen.results import Estimate, LevelResult, NextLevel, Stop
 from loadgen.search.rates import RatePlan, decide_rate, piled
 
 PLAN = RatePlan(1.0)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.errors import UsageError
-from loadgen.records import Estimate, LevelResult, NextLevel, ObjectiveCheck, Stop
+from loadgen.results import Estimate, LevelResult, NextLevel, ObjectiveCheck, Stop
 from loadgen.search import SweepPlan, decide
 from loadgen.search.effort import rule_of, step_rule
 from loadgen.search.repeats import MOST, answering, differ, in_turn, pool

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadgen.errors import UsageError
-from loadgen.records import Estimate, LevelResult, NextLevel, Stop
+from loadgen.results import Estimate, LevelResult, NextLevel, Stop
 from loadgen.search import SweepPlan, decide
 from loadgen.search.levels import band, bracket
 from tests.thorough import examples

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.records import Estimate, ObjectiveCheck, Slo, StepSummary
+from loadgen.results import Estimate, ObjectiveCheck, Slo, StepSummary
 from loadgen.search.verdict import errors_verdict, judge
 from loadgen.slo import parse_slo
 

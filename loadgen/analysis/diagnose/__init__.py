@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...log.columns import Columns
-from ...records import Slo, StepSummary
+from ...results import Slo, StepSummary
 from .caches import cache_findings
 from .compute import compute_findings
 from .finding import CAUSES, Check, Diagnosis, Fact, Finding, ordered

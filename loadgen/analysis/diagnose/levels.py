@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...log.columns import NULL, Columns
-from ...records import Slo, StepSummary
+from ...results import Slo, StepSummary
 from .. import metrics
 from ..caching import cached_counts
 from ..window import has_outcome, is_phase

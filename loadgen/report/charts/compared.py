@@ -11,7 +11,7 @@ import altair as alt
 from altair.utils.schemapi import debug_mode
 
 from ...analysis.compare import Compared, Comparison, Difference
-from ...records import StepSummary
+from ...results import StepSummary
 from ..compared import letter, metric_name, short
 from ..numbers import NONE, number, with_error, with_interval
 from ..text import load_cell

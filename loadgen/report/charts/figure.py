@@ -8,7 +8,7 @@ from typing import Any
 
 from ...analysis.buckets import Bucket
 from ...analysis.series import Series
-from ...records import Slo, StepSummary, Stop
+from ...results import Slo, StepSummary, Stop
 from ..facts import RunFacts
 from ..text import Mark
 from ..words import ENGLISH, Words

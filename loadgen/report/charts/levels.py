@@ -12,7 +12,7 @@ from typing import Any
 
 import altair as alt
 
-from ...records import Estimate, Percentile, StepSummary
+from ...results import Estimate, Percentile, StepSummary
 from ...slo import objective_name
 from ..numbers import number, with_error, with_interval
 from ..text import load_cell, tail_percentile

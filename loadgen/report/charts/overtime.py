@@ -9,7 +9,7 @@ import altair as alt
 import numpy as np
 
 from ...analysis.series import Timeline
-from ...records import StepSummary
+from ...results import StepSummary
 from ..health import bound_ms
 from ..numbers import clean, number, percent
 from ..text import load_cell

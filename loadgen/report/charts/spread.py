@@ -9,7 +9,7 @@ import altair as alt
 import numpy as np
 
 from ...analysis.series import Curve
-from ...records import StepSummary
+from ...results import StepSummary
 from ..numbers import number
 from ..text import load_cell
 from .figure import Figure, Table, View

@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from ...records import PartSummary, Slo, StepSummary
+from ...results import PartSummary, Slo, StepSummary
 from ..charts import CHARTS, Figure, Table, View, draw, figures
 from ..health import bound_ms, health_lines
 from ..models import POINTS

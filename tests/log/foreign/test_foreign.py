@@ -19,7 +19,8 @@ from loadgen.log.codec import decode_record, encode_record
 from loadgen.log.columns import columns
 from loadgen.log.foreign import read
 from loadgen.log.store import open_run
-from loadgen.records import Record, Slo
+from loadgen.records import Record
+from loadgen.results import Slo
 from tests.log.foreign.foreign_logs import (
     FILES,
     SUMMARY,

@@ -13,13 +13,13 @@ import vl_convert
 
 from loadgen.cli.plot import NAMES
 from loadgen.cli.reading import read_run, view_of
-from loadgen.records import Estimate, Slo
 from loadgen.report.charts import CHARTS, View, figures
 from loadgen.report.charts.figure import MOST_LOADS
 from loadgen.report.charts.levels import knee
 from loadgen.report.charts.render import VEGA_LITE, svg
 from loadgen.report.charts.style import DARK
 from loadgen.report.words import Words
+from loadgen.results import Estimate, Slo
 from tests.report.drawn import LEVELS, drawn_run
 
 

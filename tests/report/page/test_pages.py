@@ -12,7 +12,7 @@ import pytest
 
 from loadgen.analysis.since import Since
 from loadgen.log.store import RunFolder
-from loadgen.records import Estimate
+from loadgen.results import Estimate
 from tests.cases.support import loadgen
 from tests.report.chinese import prose
 from tests.report.drawn import drawn_run

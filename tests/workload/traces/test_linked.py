@@ -16,7 +16,8 @@ import trio.testing
 
 from loadgen.client.openloop import run_open_step
 from loadgen.client.step import StepPlan
-from loadgen.records import InputTokens, Observation, Outcome, OutputTokens, Record
+from loadgen.records import InputTokens, Outcome, OutputTokens, Record
+from loadgen.results import Observation
 from loadgen.workload.traces.looking import look
 from loadgen.workload.traces.replayed import Choice, Replayed
 from tests.client.fake_sender import FakeSender, clock

@@ -86,7 +86,7 @@ async def drive(arm: str, url: str, args: argparse.Namespace, rate: float) -> tu
 
 def measure(arm: str, rate: float, binary: Path, args: argparse.Namespace, cores: tuple[int, int]) -> Row:
     load = Load(0, 0, TOKENS, TTFT_MS, ITL_MS, lockstep=False)
-    server = Tokend(binary, load, cores[0])
+    server = Tokend(binary, load, cores[0], departures=False)
     waited, cpu = _waited_ns(), time.process_time_ns()
     gc.collect()
     gc.freeze()

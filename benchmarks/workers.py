@@ -45,7 +45,7 @@ class Arm(NamedTuple):
 
 def measure(binary: Path, load: Load, arm: Arm, cores: list[int]) -> dict[str, float]:
     """One arm's load sent once → CPU µs an event, events/s and the seconds that count."""
-    server = Tokend(binary, load, cores[0])
+    server = Tokend(binary, load, cores[0], departures=False)
     one = shlex.join(
         [
             *(sys.executable, "-m", "loadgen", "run", server.url, "-c", str(load.streams // arm.runs)),

@@ -40,16 +40,20 @@ EXPLANATION = """\
 An error is what the client reported minus the same statistic of the same requests by the stamps of the server's kernel
 (a request's arrival there, each token's departure): what the client added. *One gap* is how far single inter-token gaps
 were off, for clients whose output holds them. An event is a token; events/s are those of the requests that count, from
-the first's arrival to the last's end. CPU is that of all of a client's processes from its first request to its last
-token. Start-up is the time to the first request, loading and preflight included. *Others on its core* is what else ran
-there: trust rows with much of it less. A starved client reads several events at once, which lowers its CPU an event.
-RSS is the largest sum over its processes. Medians of {rounds}, with one core for the server and one for the client.
+the first's arrival to the last's end: fewer of this client, whose streams begin one after the other and which keeps the
+load up to the end with requests that do not count. CPU is that of all of a client's processes from its first request to
+its last token. Start-up is the time to the first request, loading and preflight included. *Others on its core* is what
+else ran there: trust rows with much of it less. A starved client reads several events at once, which lowers its CPU an
+event. RSS is the largest sum over its processes. Medians of {rounds}, with one core for the server and one for the
+client.
 
 `vllm bench serve` counts the time from the role chunk to the first token, and from the last token to the finish reason,
 as two more gaps, so its mean ITL is too small by 2 in {gaps}. Of AIPerf and GuideLLM, whose ITL is a request's mean
 gap, it stands for both. inference-perf tokenizes the text again, which here is stamps: its TPOT stands for both; and it
 is asked for completions, as it has no made-up prompts for chat."""
 ERRORS = ("ttft_mean_error", "ttft_p50_error", "ttft_p99_error", "itl_mean_error", "tpot_mean_error", "e2e_mean_error")
+
+REFERENCE = ("aiohttp", "httpx")  # clients as people write them, in benchmarks/clients.py
 
 
 def number(value: float | None, *, sign: bool = False) -> str:
@@ -66,20 +70,28 @@ def cells(row: Mapping[str, float]) -> list[str]:
 
 
 def factors(clients: Mapping[str, Mapping[str, float]], ours: str = "loadgen") -> list[str]:
-    """How our errors and CPU stand to the best of the other clients: a sentence each."""
+    """How our errors and CPU stand to the best of the released peers, or where there are none to that of the reference
+    clients: a sentence each."""
     if ours not in clients or len(clients) < 2:
         return []
     found = []
-    for key in (*ERRORS, "gap_p99", "cpu_us"):
+    for key in (*ERRORS, "gap_p99", "cpu_us", "cpu_s"):
         others = {name: abs(row[key]) for name, row in clients.items() if name != ours and key in row}
         if key not in clients[ours] or not others:
             continue
+        others = {name: value for name, value in others.items() if name not in REFERENCE} or others
         best = min(others, key=lambda name: others[name])
         mine = abs(clients[ours][key])
-        head = next(c.head for c in COLUMNS if c.key == key).split(",")[0]
+        head = next(c.head for c in COLUMNS if c.key == key).replace(", µs/event", " an event").split(",")[0]
         factor = others[best] / mine if mine else float("inf")
-        found.append(f"{head}: {number(mine)} against {number(others[best])} of {best}, the next best ({factor:.2g} ×)")
+        unit, scale = ("s", 1.0) if key == "cpu_s" else ("µs", 1.0 if key == "cpu_us" else 1e3)
+        told = f"{_figures(scale * mine)} {unit} against {_figures(scale * others[best])}"
+        found.append(f"{head}: {told} of {best} ({_figures(factor, 10)} ×)")
     return found
+
+
+def _figures(value: float, whole: float = 100) -> str:
+    return f"{value:,.0f}" if value >= whole else f"{value:.3g}"
 
 
 def doubts(clients: Mapping[str, Mapping[str, float]]) -> list[str]:
@@ -136,7 +148,7 @@ def section(
         lines += [f"\n{sentence}." for sentence in doubts(clients)]
         told = factors(clients)
         if told:
-            lines += ["", "This client and the next best: " + "; ".join(told) + "."]
+            lines += ["", "This client and the best of the others: " + "; ".join(told) + "."]
     if skipped:
         lines += ["", "Not measured:", ""]
         lines += [f"- {name}: {_plain(why)}" for name, why in skipped.items()]

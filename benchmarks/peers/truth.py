@@ -132,16 +132,18 @@ def build(folder: Path) -> Path:
 
 
 class Tokend:
-    """The server under one load, pinned to `core`; `stop` ends it and returns the truth: when packets came and left."""
+    """The server under one load, pinned to `core`; `stop` ends it and returns the truth: when packets came and left.
+    Without `departures` it takes no stamps for the latter, which cost it CPU."""
 
-    def __init__(self, binary: Path, load: Load, core: int, nice: int = 0) -> None:
+    def __init__(self, binary: Path, load: Load, core: int, nice: int = 0, *, departures: bool = True) -> None:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
         self.load = load
         self.log = Path(tempfile.mkstemp(prefix="tokend-", suffix=".log")[1])
         numbers = ("-p", self.port, "-n", load.tokens, "-t", round(load.ttft_ms * 1e3), "-i", round(load.itl_ms * 1e3))
-        command = [str(binary), *map(str, numbers), "-T", "-l", str(self.log), *(["-L"] if load.lockstep else [])]
+        command = [str(binary), *map(str, numbers), "-l", str(self.log)]
+        command += ["-T"] * departures + ["-L"] * load.lockstep
         self.process = subprocess.Popen(command, stderr=subprocess.DEVNULL, preexec_fn=lambda: place({core}, nice))
         for _ in range(200):
             with socket.socket() as probe:

@@ -179,7 +179,12 @@ def test_numbers(value: float | None, shown: str) -> None:
 
 def test_factors_are_against_the_best_of_the_others() -> None:
     clients = {"loadgen": {"itl_mean_error": -0.01}, "a": {"itl_mean_error": 2.0}, "b": {"itl_mean_error": -0.5}}
-    assert factors(clients) == ["ITL mean: 0.010 against 0.500 of b, the next best (50 ×)"]
+    assert factors(clients) == ["ITL mean: 10 µs against 500 of b (50 ×)"]
+    released = clients | {"aiohttp": {"itl_mean_error": 0.1}}
+    assert factors(released) == factors(clients)
+    assert factors({name: released[name] for name in ("loadgen", "aiohttp")}) == [
+        "ITL mean: 10 µs against 100 of aiohttp (10 ×)"
+    ]
     assert factors({"loadgen": {"itl_mean_error": 1.0}}) == []
 
 

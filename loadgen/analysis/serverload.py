@@ -5,7 +5,9 @@ the server from the moment its engine knows of a request until its last step. Ho
 fault, in requests, is the rate of requests times
 
 - the way there and back: no longer than a whole scrape takes (the median one);
-- what the server itself says it had a request for outside of its engine: E2E - (queue + prefill + decode);
+- what the server itself says it had a request for outside of its engine: E2E - (queue + prefill + decode); or, where
+  that is more, how far its count lies below its own E2E times: a server that is asked between two steps of a busy CPU
+  tells the count of a moment that is not like the others, while each request is in those times as long as it was there;
 - what comes after the last token: the mean of done_at - last_token_at;
 - one step of the engine, which brings its count up to date but once a step: the median gap between events.
 
@@ -82,12 +84,16 @@ def view(
     complete = not silent and (bool(front) or len(whole) == len(replicas))
     took = [float(np.median([s.took_us for s in mine])) / 1e6 for mine in told]
     times = {what: _mean_ms(told, what) for what in ("queue", "prefill", "decode", "ttft", "e2e")}
-    edge = rate * (max(took) + _outside_s(times) + tail_s + gap_s) if rate is not None and took else None
+    in_flight, timed = _added(whole) if complete else None, _rate(told, "e2e_s_sum")
+    edge = rate * (max(took) + tail_s + gap_s) if rate is not None and took else None
+    if rate is not None and edge is not None:
+        below = timed - in_flight.value if timed is not None and in_flight is not None else 0.0
+        edge += max(rate * _outside_s(times), below)
     kv = [(f, max(s.values.get("kv_use_share", 0.0) for s in mine)) for mine in told if (f := _kv(mine, window))]
     return ServerView(
         scrapes=sum(map(len, told)),
         failed=sum(sample.error is not None for sample in inside),
-        in_flight=_added(whole) if complete else None,
+        in_flight=in_flight,
         running=_total(load("running")) if not silent else None,
         waiting=_total(load("waiting")) if not silent else None,
         edge_requests=edge,

@@ -180,6 +180,27 @@ def test_a_disagreement_is_a_finding_beyond_five_percent_and_the_edge(
     assert disagrees(summary) is finding
 
 
+@pytest.mark.parametrize(
+    ("told", "timed", "finding"),
+    [
+        (3, 10, False),  # asked between two steps of a busy CPU: its times tell of all that were sent
+        (3, 3, True),  # held back on the way, or one of several replicas: its times tell of no more
+        (3, 6, True),  # more than it told, and still not all
+        (20, 20, True),  # other traffic
+        (20, 3, True),
+    ],
+)
+def test_a_server_whose_times_contradict_its_count_is_not_held_to_the_count(
+    told: float, timed: float, finding: bool
+) -> None:
+    """Ten requests in flight; the server counts `told`, and its E2E times grow by `timed` seconds in each."""
+    samples = [
+        replace(one, values={**one.values, "e2e_s_sum": timed * one.at_ns / S, "e2e_s_count": 10 * one.at_ns / S})
+        for one in load(told)
+    ]
+    assert disagrees(step_of(samples)) is finding
+
+
 def test_what_the_driver_counts_too_many_is_not_the_servers() -> None:
     late = step_of(load(10), integral=11.0)  # 10 on the wire, by the records
     assert late.littles_law_residual == pytest.approx(0.1)

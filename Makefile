@@ -85,7 +85,7 @@ format: setup
 	$(BIN)/ruff format $(SOURCES)
 	$(BIN)/ruff check --fix $(SOURCES)
 
-# This client beside plain httpx and aiohttp, on a server whose every send time is known (needs a C compiler). Minutes.
+# This client beside plain httpx and aiohttp, on a server whose every send time is known (needs a C compiler). A quarter of an hour.
 bench: $(VENV)/.bench
 	$(BIN)/python -m benchmarks.peers.run --own --rounds 2 --waves 4
 	$(BIN)/python -m benchmarks.accuracy --streams 16 --rounds 1
@@ -94,7 +94,7 @@ $(VENV)/.bench: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[bench]'
 	@touch $@
 
-# The released peers, each in an environment of its own outside the project, and the same comparison with them: half an hour.
+# The released peers, each in an environment of its own outside the project, and the same comparison with them: 25 minutes a round.
 bench-peers-install:
 	benchmarks/peers/install.sh
 

@@ -31,7 +31,8 @@ WIRES: dict[str, tuple[str | None, float]] = {
 
 def run(faults: str, *more: str) -> dict[str, Any]:
     shape = ["run", "URL", "-c", "4", "--requests", str(REQUESTS), "--input-len", "8", "--output-len", str(TOKENS)]
-    limits = ["--idle-timeout", "2s", "--first-token-timeout", "2s", "--connect-timeout", "2s", "--no-scrape"]
+    # The time to connect is left as it is: a SYN that is lost twice takes 3 s.
+    limits = ["--idle-timeout", "2s", "--first-token-timeout", "2s", "--no-scrape"]
     command = [sys.executable, "-m", "tests.faults.bad_wire", faults, *shape, *limits, "--json", "--quiet", *more]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=100)
     if "no network namespace" in done.stderr or "/dev/net/tun" in done.stderr:
@@ -52,8 +53,8 @@ def test_l31_every_answer_is_whole_over_a_bad_wire(faults: str, tmp_path: Path) 
     seen = run(faults, "-o", str(tmp_path))
     assert seen["code"] in (0, 4), seen["err"]
     records = records_of(tmp_path)
-    cut = sum(record["outcome"] == "cut" for record in records)  # fillers, which may have been cut before they came
-    assert len(records) - cut <= seen["answered"] <= len(records), "each came to the server once"
+    whole = sum(record["outcome"] == "ok" for record in records)  # others, fillers that were cut, may not have come
+    assert whole <= seen["answered"] <= len(records), "each came to the server once"
     assert (seen["harmed"] > 0) == ("loss" in faults or "spoil" in faults)
     records = [record for record in records if record["phase"] == "measured"]
     assert len(records) == REQUESTS

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from loadgen.cli.digest import _CODE
+
 ROOT = Path(__file__).parent.parent / "loadgen"
 BASE = {"records", "results", "errors", "stats", "slo"}
 ALLOWED: dict[str, set[str]] = {
@@ -85,3 +87,7 @@ def test_only_the_command_line_and_the_live_view_write_to_the_terminal(path: Pat
 def test_the_check_sees_imports_of_every_form() -> None:
     assert imported_rooms(ROOT / "client" / "driver.py") == {"records", "results", "client"}
     assert {"client", "log", "analysis", "search", "records"} <= imported_rooms(ROOT / "runner" / "run.py")
+
+
+def test_a_change_of_any_base_room_makes_kept_summaries_old() -> None:
+    assert {"analysis", "log", *(f"{name}.py" for name in BASE)} == set(_CODE)

@@ -102,12 +102,6 @@ def _loadgen(python: Path, load: Load, url: str, folder: Path) -> list[str]:
 def _read_loadgen(folder: Path) -> Told:
     told = _last_json(folder / "output.txt")
     step = told["steps"][0]
-    names = {"ttft": "ttft", "itl": "itl", "tpot": "tpot", "e2e": "e2el"}
-    stats = {
-        f"{ours}_{to}": step[f"{kind}_{theirs}_ms"]
-        for ours, theirs in names.items()
-        for to, kind in (("mean", "mean"), ("p50", "median"), ("p99", "p99"))
-    }
     requests: dict[int, tuple[float, Floats]] = {}
     (log,) = folder.glob("out/*/requests.jsonl")
     for line in log.read_bytes().splitlines():
@@ -116,7 +110,7 @@ def _read_loadgen(folder: Path) -> Told:
             ttft = (r["first_token_ns"] - r["sent_ns"]) / 1e6
             requests[_rid(r["server_id"])] = ttft, np.array(r["events"]["gap_us"][1:]) / 1e3
     doubted = step["verdict"] == "invalid" or told["answer"]["reason"] == "client_bound"
-    return Told(stats, step["completed"], requests, doubted)
+    return Told(_named(step, "e2el"), step["completed"], requests, doubted)
 
 
 def _reference(name: str) -> Callable[[Path, Load, str, Path], list[str]]:
@@ -299,7 +293,7 @@ def _read_evalscope(folder: Path) -> Told:
 
 
 def _named(told: Mapping[str, Any], e2e: str) -> dict[str, float]:
-    """`mean_ttft_ms` and the like of vLLM's and SGLang's results."""
+    """`mean_ttft_ms` and the like of vLLM's and SGLang's results, and of ours."""
     names = {"ttft": "ttft", "itl": "itl", "tpot": "tpot", "e2e": e2e}
     return {
         f"{ours}_{to}": told[f"{kind}_{theirs}_ms"]

@@ -79,12 +79,16 @@ def view(
         return [found for mine in told if (found := gauge(mine, term, window)) is not None]
 
     front = load("in_flight")  # a front end's count has its engines' in it
+    fronts = [mine for mine in told if any("in_flight" in s.values for s in mine)]
     replicas = [mine for mine in told if any("running" in s.values for s in mine)]
     whole = front or [f for mine in replicas if (f := gauge(mine, _held, window)) is not None]
     complete = not silent and (bool(front) or len(whole) == len(replicas))
     took = [float(np.median([s.took_us for s in mine])) / 1e6 for mine in told]
     times = {what: _mean_ms(told, what) for what in ("queue", "prefill", "decode", "ttft", "e2e")}
-    in_flight, timed = _added(whole) if complete else None, _rate(told, "e2e_s_sum")
+    in_flight, counted = _added(whole) if complete else None, fronts or replicas
+    timed = _rate(
+        counted, "e2e_s_sum"
+    )  # of those alone whose count it is: an engine's requests are its front end's too
     edge = rate * (max(took) + tail_s + gap_s) if rate is not None and took else None
     if rate is not None and edge is not None:
         below = timed - in_flight.value if timed is not None and in_flight is not None else 0.0

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 MANY_REQUESTS = 5_000  # of a log whose steps are shared out among processes,
 MOST_EVENTS = 50_000_000  # which unpack no more than these at a time: 1.2 GB
-_CODE = ("analysis", "log", "records.py", "stats.py", "slo.py", "errors.py")  # what a summary depends on
+_CODE = ("analysis", "log", "records.py", "results.py", "stats.py", "slo.py", "errors.py")  # what a summary depends on
 
 
 @dataclass(frozen=True, slots=True)

@@ -201,6 +201,16 @@ def test_a_server_whose_times_contradict_its_count_is_not_held_to_the_count(
     assert disagrees(step_of(samples)) is finding
 
 
+def test_a_request_is_not_in_the_times_of_a_front_end_and_of_its_engine_too() -> None:
+    """Five of ten are held back before a front end, which counts five; its engine's times are those five once more."""
+
+    def timed(one: ServerSample, **values: float) -> ServerSample:
+        return replace(one, values={**values, "e2e_s_sum": 5 * one.at_ns / S, "e2e_s_count": 10 * one.at_ns / S})
+
+    samples = [timed(one, in_flight=5) for one in load(0, source="front")]
+    assert disagrees(step_of([*samples, *(timed(one, running=5, waiting=0) for one in load(5))]))
+
+
 def test_what_the_driver_counts_too_many_is_not_the_servers() -> None:
     late = step_of(load(10), integral=11.0)  # 10 on the wire, by the records
     assert late.littles_law_residual == pytest.approx(0.1)

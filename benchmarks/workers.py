@@ -2,9 +2,11 @@
 
     python -m benchmarks.workers                              1,024 streams of 50 events/s, smooth and lockstep
     python -m benchmarks.workers --streams 512 --rounds 5 --json
+    python -m benchmarks.workers --spread                     two cores, and a core for each worker all the same
 
-`tokend` has the first core, the client's processes share the others, or both where there are no more than two: a worker
-is for a core, and two on one take the caches from one another. The arms take turns; CPU is that of all of the client's
+`tokend` has the first core for itself, the client's processes share the others. Where that is a single one, the two
+workers take turns on it: they then have the same core and caches as the one they are compared with, where `--spread`
+gives the second worker the server's, which is a worse one. The arms take turns; CPU is that of all of the client's
 processes, the deciding one too, while the load is steady (from when every stream has been answered once until the last
 request arrives), by the events sent in that time. A process that has fewer streams finds fewer events each time it
 wakes, and so takes more CPU for each: two workers are compared with one that has as many streams as each of them (the
@@ -43,9 +45,10 @@ class Arm(NamedTuple):
     runs: int = 1  # at the same time, each with its share of the streams
 
 
-def measure(binary: Path, load: Load, arm: Arm, cores: list[int]) -> dict[str, float]:
-    """One arm's load sent once → CPU µs an event, events/s and the seconds that count."""
-    server = Tokend(binary, load, cores[0], departures=False)
+def measure(binary: Path, load: Load, arm: Arm, core: int, own: set[int]) -> dict[str, float]:
+    """One arm's load sent once, the server on its `core` and the client's processes on their `own` → CPU µs an event,
+    events/s and the seconds that count."""
+    server = Tokend(binary, load, core, departures=False)
     one = shlex.join(
         [
             *(sys.executable, "-m", "loadgen", "run", server.url, "-c", str(load.streams // arm.runs)),
@@ -59,7 +62,7 @@ def measure(binary: Path, load: Load, arm: Arm, cores: list[int]) -> dict[str, f
             folders = [folder / f"runs{number}" for number in range(arm.runs)]
             usage = child.run(
                 ["sh", "-c", "".join(f"{one} -o {shlex.quote(str(runs))} & " for runs in folders) + "wait"],
-                cores=set(cores[1:] if len(cores) > 2 else cores),
+                cores=own,
                 timeout_s=300,
                 out=folder / "output",
                 folder=ROOT,
@@ -89,9 +92,11 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=100)
     parser.add_argument("--waves", type=int, default=4, help="requests a stream  [4]")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--spread", action="store_true", help="let the client's processes have the server's core too")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     cores = sorted(os.sched_getaffinity(0))
+    own = set(cores if args.spread or len(cores) == 1 else cores[1:])
     half = args.streams // 2
     arms = [Arm("half, one", half), Arm("all, one", 2 * half), Arm("two runs", 2 * half, runs=2)]
     arms.append(Arm("two workers", 2 * half, workers=2))
@@ -101,7 +106,7 @@ def main() -> None:
         for _ in range(args.rounds):
             for lockstep, arm in itertools.product((False, True), arms):
                 load = Load(arm.streams, arm.streams * args.waves, args.tokens, TTFT_MS, ITL_MS, lockstep)
-                one = measure(binary, load, arm, cores)
+                one = measure(binary, load, arm, cores[0], own)
                 print(f"… {load.name}, {arm.name}: {one['us_per_event']:.1f} µs", file=sys.stderr)
                 found.setdefault((lockstep, arm.name), []).append(one)
     if args.json:

@@ -103,7 +103,7 @@ def _row(load: Load, truth: Truth, told: Told, usage: child.Usage) -> dict[str, 
     first, last = truth.span_ns
     own, busy = usage.between(first, last)
     row |= {
-        "events_s": sample.events / (np.ptp(sample.span_ns) / 1e9),
+        "events_s": truth.rate(*_busy(sample, load.streams)),
         "cpu_us": own / truth.events * 1e6,
         "cpu_s": usage.cpu_s,
         "wall": usage.wall_s,
@@ -121,6 +121,12 @@ def _sample(truth: Truth, told: Told) -> Truth:
     if told.requests and min(told.requests) >= 0:
         return truth.only(told.requests.keys())
     return truth.last(told.counted)
+
+
+def _busy(sample: Truth, streams: int) -> tuple[int, int]:
+    """From when so many requests of the sample have come, one for each stream, until the last one comes."""
+    arrivals = [r.arrived_ns for r in sample.requests]
+    return arrivals[min(streams, len(arrivals)) - 1], arrivals[-1]
 
 
 def _per_event(sample: Truth, told: Told) -> dict[str, float]:

@@ -39,13 +39,12 @@ COLUMNS = (
 EXPLANATION = """\
 An error is what the client reported minus the same statistic of the same requests by the stamps of the server's kernel
 (a request's arrival there, each token's departure): what the client added. *One gap* is how far single inter-token gaps
-were off, for clients whose output holds them. An event is a token; events/s are those of the requests that count, from
-the first's arrival to the last's end: fewer of this client, whose streams begin one after the other and which keeps the
-load up to the end with requests that do not count. CPU is that of all of a client's processes from its first request to
-its last token. Start-up is the time to the first request, loading and preflight included. *Others on its core* is what
-else ran there: trust rows with much of it less. A starved client reads several events at once, which lowers its CPU an
-event. RSS is the largest sum over its processes. Medians of {rounds}, with one core for the server and one for the
-client.
+were off, for clients whose output holds them. An event is a token; events/s are all that the server sent while every
+stream was busy: from when as many of the requests that count have come as there are streams until the last of them
+comes. CPU is that of all of a client's processes from its first request to its last token. Start-up is the time to the
+first request, loading and preflight included. *Others on its core* is what else ran there: trust rows with much of it
+less. A starved client reads several events at once, which lowers its CPU an event. RSS is the largest sum over its
+processes. Medians of {rounds}, with one core for the server and one for the client.
 
 `vllm bench serve` counts the time from the role chunk to the first token, and from the last token to the finish reason,
 as two more gaps, so its mean ITL is too small by 2 in {gaps}. Of AIPerf and GuideLLM, whose ITL is a request's mean

@@ -89,6 +89,12 @@ class Truth:
         """From the first arrival to the last token."""
         return min(r.arrived_ns for r in self.requests), max(int(r.tokens_ns[-1]) for r in self.requests)
 
+    def rate(self, start_ns: int, end_ns: int) -> float:
+        """Events/s between two times; NaN where nothing is between them."""
+        stamps = np.concatenate([r.tokens_ns for r in self.requests])
+        count = int(((stamps >= start_ns) & (stamps < end_ns)).sum())
+        return count / (end_ns - start_ns) * 1e9 if end_ns > start_ns else float("nan")
+
     def stats(self) -> dict[str, float]:
         """The figures that every client reports, in ms, of these requests."""
         ttft = np.array([r.ttft_ms for r in self.requests])

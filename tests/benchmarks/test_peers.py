@@ -56,6 +56,16 @@ def test_a_client_is_compared_with_the_requests_its_figures_are_of() -> None:
     assert [r.rid for r in _sample(truth, named).requests] == [1, 3]
 
 
+def test_the_rate_is_of_all_streams_while_each_is_busy() -> None:
+    ends = [10_000, 20_000, 30_000]
+    truth = read_log(log_of(*((i, a, [a + t for t in ends]) for i, a in enumerate((0, 5_000, 40_000, 45_000)))), 3)
+    usage = child.Usage(0, cpu=[(0, 0.0, 0.0), (75_000_000, 0.1, 0.1)])
+    everyone = _row(LOAD, truth, Told({}, 4), usage)
+    assert everyone["events_s"] == pytest.approx(6 / 0.040)  # from 5 to 45 ms: all of the first two, none of the others
+    late = _row(LOAD, truth, Told({}, 2), usage)
+    assert late["events_s"] != late["events_s"]  # the last two are one wave: nothing to tell
+
+
 def test_errors_are_what_the_client_added() -> None:
     truth = read_log(log_of((1, 0, [50_000, 60_000, 70_000])), 3)
     added = Told({"ttft_mean": 51.5, "itl_mean": 9.0}, 1, {1: (51.5, np.array([8.0, 10.25]))})

@@ -19,6 +19,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # collector runs a finalizer meanwhile ("AST constructor recursion depth mismatch").
 import hypothesis.internal.conjecture.optimiser  # noqa: F401
 import pytest
+import trustme
 from hypothesis import HealthCheck, settings
 
 from tests.thorough import THOROUGH, examples
@@ -83,3 +84,15 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("LOADGEN_API_KEY", "OPENAI_API_KEY"):
         monkeypatch.delenv(name, raising=False)
     return tmp_path
+
+
+@pytest.fixture(params=[False, True], ids=["loop", "thread"])
+def threaded(request: pytest.FixtureRequest) -> bool:
+    """Are sockets read in a thread of their own?"""
+    return bool(request.param)
+
+
+@pytest.fixture(scope="session")
+def authority() -> trustme.CA:
+    """Who vouches for the servers of the tests."""
+    return trustme.CA()

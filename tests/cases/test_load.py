@@ -75,11 +75,6 @@ def test_l01_no_silent_cap_on_the_requests_in_flight(make_sender: MakeSender) ->
     assert (summary.concurrency, summary.concurrency_peak) == (120, 120)
 
 
-@pytest.fixture(scope="module")
-def authority() -> trustme.CA:
-    return trustme.CA()
-
-
 def test_l02_connections_and_handshakes_are_as_many_as_slots(make_sender: MakeSender, authority: trustme.CA) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("127.0.0.1").configure_cert(context)

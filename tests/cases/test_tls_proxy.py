@@ -40,11 +40,6 @@ def tls_server(ca: trustme.CA, *names: str, **options: Any) -> Iterator[Any]:
         yield server
 
 
-@pytest.fixture(scope="module")
-def authority() -> trustme.CA:
-    return trustme.CA()
-
-
 @pytest.fixture
 def ca_file(authority: trustme.CA, tmp_path: Path) -> str:
     path = tmp_path / "ca.pem"

@@ -122,7 +122,7 @@ def of_step(server: ThreadedServer, step: int) -> list[Request]:
 def test_no_stamp_is_of_the_clock_that_people_set() -> None:
     """A wall clock that is stepped by an hour moves no figure: it is read once, for the manifest. Setting it would set
     the machine's, so the sources are read instead; what the kernel's stamps, which are of that clock, do when it is
-    stepped is in tests/client/test_kernel.py."""
+    stepped is in tests/client/test_kernel_times.py."""
     root = Path(__file__).parents[2] / "loadgen"
     readers = {
         str(path.relative_to(root))

@@ -21,7 +21,8 @@ demo: setup
 test: setup
 	$(BIN)/python -m pytest -n 4 --dist worksteal
 
-# The same with five times as many examples, other ones each time, and with every variant of what the tests above try some of. A quarter of an hour.
+# The same with five times as many examples, other ones each time, and with every variant of what the tests above try
+# some of. A quarter of an hour.
 test-long: setup
 	LOADGEN_THOROUGH=5 LOADGEN_FUZZ_STREAMS=5000 LOADGEN_FUZZ_FAULTS=500 LOADGEN_FUZZ_ENGINE=300 \
 		$(BIN)/python -m pytest -n 4 --dist worksteal
@@ -85,7 +86,8 @@ format: setup
 	$(BIN)/ruff format $(SOURCES)
 	$(BIN)/ruff check --fix $(SOURCES)
 
-# This client beside plain httpx and aiohttp, on a server whose every send time is known (needs a C compiler). A quarter of an hour.
+# This client beside plain httpx and aiohttp, on a server whose every send time is known (needs a C compiler). A quarter
+# of an hour.
 bench: $(VENV)/.bench
 	$(BIN)/python -m benchmarks.peers.run --own --rounds 2 --waves 4
 	$(BIN)/python -m benchmarks.accuracy --streams 16 --rounds 1

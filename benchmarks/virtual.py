@@ -182,11 +182,11 @@ def measure(
     window, _ = _followed(load, looks, Progress(number, concurrency), rule, warmup=concurrency)
     seen = Observation(
         number, concurrency, window, round(concurrency * window.seconds * 1e9), concurrency, "complete",
-        looks=looks.planned,
+        looks=looks.planned, decided=looks.decided,
     )  # fmt: skip
     table = rows.columns(events=False)
     summary = summarise(table, number, slo, seen)
-    level = looks.settle(judge(summary, slo, baseline=baseline, looks=looks.planned))
+    level = judge(summary, slo, baseline=baseline, looks=looks.planned)
     return VirtualStep(summary, level, table)
 
 

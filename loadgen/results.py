@@ -145,6 +145,16 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
+class Decided:
+    """What a look at a step while it ran, after `n` judged requests, had decided: a verdict for each objective that
+    was, by its name (`slo.check_names`). `slo` says of which objectives (`slo.slo_text`)."""
+
+    slo: str
+    n: int
+    verdicts: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class Observation:
     """What the driver saw of one step, from its own counting rather than from the records: a line of steps.jsonl.
 
@@ -157,7 +167,9 @@ class Observation:
 
     Of a step that several `workers` (processes) shared, the peak is the sum of theirs: of an open loop at most too
     high. `looks` is how often its verdict might be looked at while it ran, which widens the verdicts' intervals.
-    `cache_block` are the tokens of a block of the server's prefix cache, where that was given.
+    `decided` is what the look that ended it had decided: what the few requests that were still in flight then leave
+    undecided stays so decided, as it had been paid for. `cache_block` are the tokens of a block of the server's prefix
+    cache, where that was given.
     """
 
     step: int
@@ -174,6 +186,7 @@ class Observation:
     health: ClientHealth | None = None
     workers: int = 1
     looks: int = 1
+    decided: Decided | None = None
     cache_block: int | None = None
 
 
@@ -217,7 +230,8 @@ class Distribution:
 @dataclass(frozen=True, slots=True)
 class ObjectiveCheck:
     """How one objective stands in one step: the share of judged requests beyond the limit, with its interval, against
-    the share the objective allows. `n` counts judged requests; failures rank as infinitely late."""
+    the share the objective allows. `n` counts judged requests; failures rank as infinitely late. `decided_n` is how
+    many of them there were at the look that decided it, where all of them would not."""
 
     objective: str
     metric: str
@@ -226,6 +240,7 @@ class ObjectiveCheck:
     value_ms: float | None  # the percentile itself; inf when failures reach into it
     n: int
     verdict: Literal["pass", "fail", "marginal", "inconclusive"]
+    decided_n: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,6 +112,16 @@ def objective_name(objective: Objective) -> str:
     return objective.metric if objective.percentile is None else f"{objective.metric}_p{objective.percentile:g}"
 
 
+def check_names(slo: Slo) -> tuple[str, ...]:
+    """What tells the checks of these objectives apart, in their order: each with its limit, then the joint one."""
+    return (*(f"{objective_name(o)}={o.limit_ms:g}ms" for o in slo.objectives), ATTAINMENT)
+
+
+def slo_text(slo: Slo) -> str:
+    """The same for the same objectives, in whatever order and unit they were typed."""
+    return " ".join((*sorted(check_names(slo)[:-1]), f"{ATTAINMENT}={slo.attainment:g}"))
+
+
 def _split(text: str) -> list[str]:
     text = re.sub(r"\s*(<=|>=|[<>=:])\s*", r"\1", text.strip())
     text = re.sub(r"(\d)\s+(ms|us|µs|μs|s|%)(?=$|[\s,;])", r"\1\2", text, flags=re.IGNORECASE)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from dataclasses import replace
+from typing import Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..log.columns import NULL, Bools, Columns, Int64
 from ..records import FAILED_OUTCOMES, LEFT_OUT_OUTCOMES
-from ..results import Estimate, Objective, ObjectiveCheck, Slo
-from ..slo import ATTAINMENT, objective_name
+from ..results import Decided, Estimate, Objective, ObjectiveCheck, Slo
+from ..slo import ATTAINMENT, check_names, objective_name, slo_text
 from ..stats import LEVEL, batch_count, binomial_bounds, exceedance_n, quantile, verdict_batches
 from .metrics import REQUEST_METRICS, itl
 from .window import has_outcome
@@ -93,7 +94,7 @@ def conforming(c: Columns, slo: Slo) -> Bools | None:
 
 
 def check_objectives(
-    c: Columns, slo: Slo, concurrency: int, looks: int = 1, *, ahead: float = 1.0
+    c: Columns, slo: Slo, concurrency: int, looks: int = 1, *, ahead: float = 1.0, decided: Decided | None = None
 ) -> tuple[ObjectiveCheck, ...]:
     """Every objective of the SLO against the judged requests `c` of one step, in the order given; then, with several
     per-request objectives, their joint attainment.
@@ -102,7 +103,8 @@ def check_objectives(
     above it. marginal: neither, but the percentile is proven within 5 % of its limit. Bounds are one-sided at 2.5 %,
     divided by the number of looks taken at the data; for fail also by the number of objectives, as one false alarm
     among them is enough, while a pass needs them all. With `ahead` the verdicts are those that `ahead` times as many
-    requests of the same kind would have.
+    requests of the same kind would have. What a look at the running step had `decided` of the same objectives is not
+    taken back where all of `c` are undecided.
     """
     alpha = (1 - LEVEL) / looks
     several = max(len(slo.objectives), 1)
@@ -116,7 +118,16 @@ def check_objectives(
         broken = np.where(met, 0.0, 1.0)[time_order(c, "e2e")]
         joint = _check(ATTAINMENT, ATTAINMENT, broken, 100 * slo.attainment, 0.5, k, alpha, several, ahead, False)
         checks.append(joint)
-    return tuple(checks)
+    if decided is None or decided.slo != slo_text(slo):
+        return tuple(checks)
+    return tuple(_as_decided(check, name, decided) for check, name in zip(checks, check_names(slo), strict=False))
+
+
+def _as_decided(check: ObjectiveCheck, name: str, decided: Decided) -> ObjectiveCheck:
+    before = decided.verdicts.get(name)
+    if check.verdict != "inconclusive" or before is None:
+        return check
+    return replace(check, verdict=cast(Verdict, before), decided_n=decided.n)
 
 
 def _check(

@@ -135,7 +135,12 @@ def summarise(
         else None,
         littles_law_residual=integral / residence - 1 if integral is not None and residence else None,
         objectives=check_objectives(
-            sample, slo, turnover, looks or (observation.looks if observation else 1), ahead=ahead
+            sample,
+            slo,
+            turnover,
+            looks or (observation.looks if observation else 1),
+            ahead=ahead,
+            decided=observation.decided if observation else None,
         ),
         ended=observation.ended if observation else "complete",
         rate=observation.rate if observation else None,

@@ -32,9 +32,22 @@ from ..records import (
     Record,
     TimeoutKind,
 )
-from ..results import Came, ClientHealth, Estimate, Lag, LevelResult, Observation, StepSummary, Stop, Verdict, Window
+from ..results import (
+    Came,
+    ClientHealth,
+    Decided,
+    Estimate,
+    Lag,
+    LevelResult,
+    Observation,
+    StepSummary,
+    Stop,
+    Verdict,
+    Window,
+)
 
 VERDICTS: tuple[str, ...] = get_args(Verdict)
+_SAID = ("pass", "fail", "marginal")
 _CAME: tuple[str, ...] = get_args(Came)
 _TIMEOUTS: tuple[str, ...] = get_args(TimeoutKind)
 _FAILURE_KINDS: tuple[str, ...] = get_args(FailureKind)
@@ -245,10 +258,17 @@ def decode_observation(line: bytes | Mapping[str, Any], source: str = "log", num
             health=_health(_object(seen, "health")) if seen.get("health") is not None else None,
             workers=_int(seen, "workers") or 1,
             looks=max(1, _int(seen, "looks") or 1),
+            decided=_decided(_object(seen, "decided")) if seen.get("decided") is not None else None,
             cache_block=_int(seen, "cache_block"),
         )
     except FaultError as error:
         raise LogError(f"{source} line {number}: {error}", "delete steps.jsonl: it can be derived again") from error
+
+
+def _decided(obj: Mapping[str, Any]) -> Decided:
+    said = _object(obj, "verdicts")
+    verdicts = {name: found for name in said if (found := _enum(said, name, _SAID))}
+    return Decided(_must(_str(obj, "slo"), "decided.slo"), _must(_int(obj, "n"), "decided.n"), verdicts)
 
 
 def _health(obj: Mapping[str, Any]) -> ClientHealth:

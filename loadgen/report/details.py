@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from ..results import Distribution, Percentile, StepSummary
+from ..results import Distribution, Estimate, Percentile, StepSummary
 from .asked import asked_line
 from .caching import cache_lines
 from .health import health_lines
@@ -160,6 +160,10 @@ def _figures(summary: StepSummary, asked: Mapping[str, Mapping[str, float]], com
         if check.value_ms is not None and math.isinf(check.value_ms):
             value = ", reached by failures"
         text = f"{check.objective}: {seen}, {percent(check.allowed)} allowed{value}, n {check.n:,} → {check.verdict}"
+        if check.exceedance and check.verdict == "inconclusive" and _apart(check.exceedance, check.allowed):
+            text += ", as each of the looks at the step has a wider interval"
+        if check.decided_n is not None:
+            text += f", as of the look at {check.decided_n:,} of them that ended the step"
         lines.append(("" if i else "objectives", text))
     if summary.littles_law_residual is not None:
         lines.append(("Little's law", f"in flight against residence {100 * summary.littles_law_residual:+.2f} %"))
@@ -188,6 +192,11 @@ def _arrivals(summary: StepSummary, comes: str) -> str:
 
 def _wrapped(label: str, text: str) -> list[str]:
     return [f"  {label:<16}{clean(text)}"]
+
+
+def _apart(found: Estimate, allowed: float) -> bool:
+    """Does the interval, of one look, leave out what is allowed?"""
+    return found.low is not None and found.high is not None and not found.low <= allowed < found.high
 
 
 def _lengths(summary: StepSummary) -> str:

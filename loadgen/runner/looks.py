@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from array import array
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -21,11 +20,11 @@ from ..analysis.summary import completed_throughput
 from ..client.driver import Progress
 from ..log.columns import Columns
 from ..records import PHASES
-from ..results import LevelResult, Slo, Window
+from ..results import Decided, Slo, Window
 from ..search.effort import StepRule
 from ..search.peak import within
-from ..search.rates import piled
-from ..search.verdict import ERRORS, judge
+from ..search.verdict import judge
+from ..slo import check_names, slo_text
 
 
 class Snapshot(Protocol):
@@ -48,7 +47,7 @@ LEAST_HELD = 1_000  # arrivals of an open loop before it may pass: requests need
 class Looks:
     """Decides when a step's window may close. `rows` takes the step's records; ask `enough` at each completion. Looks
     are taken in `pool`, by default in a thread of their own. With `rising`, an open loop's requests in flight are
-    watched too: `grew` says that they were proven to grow."""
+    watched too: `grew` says that they were proven to grow, `decided` what the last look that was certain had found."""
 
     def __init__(
         self,
@@ -72,7 +71,7 @@ class Looks:
         self.needs_events = any(objective.metric == "itl" for objective in slo.objectives)
         self._pool = pool or ThreadPoolExecutor(1, thread_name_prefix="look")
         self._look: Future[bool] | None = None
-        self._decided: LevelResult | None = None
+        self.decided: Decided | None = None
         self.taken = 0
 
     @property
@@ -101,15 +100,6 @@ class Looks:
             self._look = self._pool.submit(self._known, self._rows.snapshot(), window, ahead)
         return False
 
-    def settle(self, result: LevelResult) -> LevelResult:
-        """The verdict on the whole sample, unless that is undecided where a look was not: the few requests that were
-        still in flight then take nothing back of what it had paid for to say."""
-        if self._rising:
-            result = piled(result, self.grew)
-        if self._decided is None or result.verdict != "inconclusive" or ERRORS in result.broke:
-            return result
-        return replace(result, verdict=self._decided.verdict, broke=self._decided.broke)
-
     def close(self) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
@@ -127,8 +117,10 @@ class Looks:
             level = judge(summary, self._slo, max_error_rate=self._max_error_rate, looks=self.planned)
             early = self._rising and level.verdict != "fail" and int((table.phase == MEASURED).sum()) < LEAST_HELD
             if level.verdict in ("pass", "fail", "marginal") and not early:
-                self._decided = level
-            if self._decided is not None:
+                checks = zip(check_names(self._slo), summary.objectives, strict=False)  # the joint one may be missing
+                verdicts = {name: check.verdict for name, check in checks if check.verdict != "inconclusive"}
+                self.decided = Decided(slo_text(self._slo), summary.judged, verdicts)
+            if self.decided is not None:
                 return True
             # An open loop goes on all the same: its requests may still pile up.
             return ahead <= HOPELESS and not self._rising and not self._hope(table, ahead)

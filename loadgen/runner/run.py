@@ -385,20 +385,19 @@ class _Run:
                 )
         finally:
             looks.close()
-        observation = replace(observation, looks=looks.planned, cache_block=config.cache_block)
+        observation = replace(observation, looks=looks.planned, decided=looks.decided, cache_block=config.cache_block)
         table = whole.columns()
         summary = beside_server(summarise(table, number, config.slo, observation), table, seen)
         self.request_s = self._e2e_s(summary)
         verdict = judge(summary, slo, max_error_rate=config.max_error_rate, baseline=first, looks=looks.planned)
         if rising and summary.window is not None:
-            verdict = piled(verdict, overloaded(table, summary.window, looks.planned))
-        result = looks.settle(verdict)
+            verdict = piled(verdict, looks.grew or overloaded(table, summary.window, looks.planned))
         log = self.journal.log()
-        log.append_step(observation, summary, result)
+        log.append_step(observation, summary, verdict)
         log.sync()
-        self.levels.append((number, result))
+        self.levels.append((number, verdict))
         self.summaries.append(summary)
-        self.watcher.step_ended(summary, result)
+        self.watcher.step_ended(summary, verdict)
 
     def _e2e_s(self, summary: StepSummary) -> float:
         e2e = summary.latency.get("e2e")

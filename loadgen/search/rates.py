@@ -70,7 +70,7 @@ def piled(level: LevelResult, grew: bool) -> LevelResult:
     if ended_by(level) is not None:
         return level
     if grew:
-        broke = (UNSTABLE, *(name for name in level.broke if level.verdict == "fail"))
+        broke = (UNSTABLE, *(name for name in level.broke if level.verdict == "fail" and name != UNSTABLE))
         return replace(level, verdict="fail", broke=broke, p_hat_beyond=True)
     return replace(level, verdict="pass") if level.verdict == "measured" else level
 

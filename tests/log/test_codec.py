@@ -13,6 +13,7 @@ from loadgen.log import codec
 from loadgen.records import Connect, OutputTokens, Record
 from loadgen.results import (
     ClientHealth,
+    Decided,
     Distribution,
     Estimate,
     Lag,
@@ -139,7 +140,13 @@ OPEN = dataclasses.replace(OBSERVATION, concurrency=0, rate=12.5, max_in_flight=
 
 @pytest.mark.parametrize(
     "observation",
-    [OBSERVATION, OPEN, HEALTHY, dataclasses.replace(OBSERVATION, window=None, detail="", looks=5)],
+    [
+        OBSERVATION,
+        OPEN,
+        HEALTHY,
+        dataclasses.replace(OBSERVATION, window=None, detail="", looks=5),
+        dataclasses.replace(OBSERVATION, decided=Decided("ttft_p95=1ms attainment=0.95", 99, {"ttft_p95=1ms": "pass"})),
+    ],
 )
 def test_observations_come_back(observation: Observation) -> None:
     line = codec.encode(codec.step_object(observation))

@@ -3,16 +3,20 @@ from __future__ import annotations
 import random
 import time
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from benchmarks.virtual import Inline
+from loadgen.analysis import summarise
 from loadgen.client.driver import Progress
 from loadgen.log.columns import ColumnBuilder
 from loadgen.records import InputTokens, OutputTokens, Record
-from loadgen.results import LevelResult, Verdict
+from loadgen.results import LevelResult, Observation, Verdict, Window
 from loadgen.runner.looks import Looks
 from loadgen.search.effort import rate_rule, step_rule
+from loadgen.search.rates import piled
+from loadgen.search.verdict import judge
 from loadgen.slo import parse_slo
 
 CONCURRENCY = 8
@@ -79,28 +83,74 @@ def test_a_window_closes_once_the_verdict_is_certain(
 def test_a_window_closes_at_half_its_cap_where_the_other_half_would_not_decide() -> None:
     found, looks = closed_after(("ttft_p95=500ms", "tpot_p95=50ms"), 100.0, (10.0, 90.0))
     assert found is not None and 500 <= found <= 540
-    assert looks.settle(LEVEL) == LEVEL
+    assert looks.decided is None
 
 
-LEVEL = LevelResult(CONCURRENCY, None, "inconclusive", ("ttft_p95",), p_hat_beyond=False)
+def ended(looks: Looks, slo: tuple[str, ...], late: float, judged_by: tuple[str, ...] = ()) -> tuple[LevelResult, Any]:
+    """The step of `closed_after`, with 40 more requests that end with such a TTFT in ms; its verdict, by other
+    objectives if given, and their checks."""
+    rows: Any = looks._rows
+    for i in range(len(rows), len(rows) + 40):
+        rows.add(record(i, late, 10.0))
+    objectives = parse_slo(judged_by or slo)
+    seen = Observation(
+        1, CONCURRENCY, Window(0, 10**10), 8 * 10**10, 8, "complete", looks=looks.planned, decided=looks.decided
+    )
+    summary = summarise(rows.columns(), 1, objectives, seen)
+    return judge(summary, objectives, max_error_rate=1.0, looks=looks.planned), summary.objectives
 
 
 @pytest.mark.parametrize(
-    ("limit", "final", "settled"),
-    [("500ms", "inconclusive", "pass"), ("50ms", "inconclusive", "fail"), ("500ms", "fail", "fail"),
-     ("500ms", "invalid", "invalid")],
+    ("limit", "late", "verdict", "carried"),
+    [("500ms", 100.0, "pass", False), ("500ms", 600.0, "pass", True), ("500ms", 10.0, "pass", False),
+     ("50ms", 100.0, "fail", False)],
 )  # fmt: skip
-def test_a_decided_look_outweighs_an_undecided_end(limit: str, final: Verdict, settled: Verdict) -> None:
-    _, looks = closed_after((f"ttft_p95={limit}",), 100.0, (10.0, 10.0))
-    result = looks.settle(replace(LEVEL, verdict=final))
-    assert result.verdict == settled
-    if final == "inconclusive":
-        assert result.broke == (("ttft_p95",) if settled == "fail" else ())
+def test_what_was_in_flight_takes_nothing_back_of_what_a_look_decided(
+    limit: str, late: float, verdict: Verdict, carried: bool
+) -> None:
+    slo = (f"ttft_p95={limit}",)
+    found, looks = closed_after(slo, 100.0, (10.0, 10.0))
+    level, (check,) = ended(looks, slo, late)
+    assert found is not None
+    assert looks.decided is not None
+    assert (level.verdict, check.verdict) == (verdict, verdict), "what a level is and what is said of it are one"
+    assert check.decided_n == (looks.decided.n if carried else None)
+    assert level.broke == (("ttft_p95",) if verdict == "fail" else ())
+
+
+def test_the_same_objectives_in_other_words_are_decided_alike_and_others_are_not() -> None:
+    slo = ("ttft_p95=500ms", "tpot_p95=50ms")
+    for judged_by, verdict in (
+        (("tpot_p95=0.05s", "ttft_p95=0.5s"), "pass"),
+        (("ttft_p95=550ms", "tpot_p95=50ms"), "inconclusive"),
+        (("ttft_p95=500ms",), "inconclusive"),
+    ):
+        _, looks = closed_after(slo, 100.0, (10.0, 10.0))
+        assert ended(looks, slo, 600.0, judged_by)[0].verdict == verdict
+
+
+def test_a_certain_end_outweighs_the_look() -> None:
+    slo = ("ttft_p95=500ms",)
+    _, looks = closed_after(slo, 100.0, (10.0, 10.0))
+    for _ in range(4):
+        level, _ = ended(looks, slo, 600.0)
+    assert (level.verdict, level.broke) == ("fail", ("ttft_p95",))
 
 
 def test_an_undecided_step_stays_undecided() -> None:
-    _, looks = closed_after(("tpot_p95=50ms",), 100.0, (10.0, 90.0))
-    assert looks.settle(LEVEL) == LEVEL
+    slo = ("tpot_p95=50ms",)
+    _, looks = closed_after(slo, 100.0, (10.0, 90.0))
+    assert looks.decided is None
+    assert ended(looks, slo, 100.0)[0].verdict == "inconclusive"
+
+
+LEVEL = LevelResult(CONCURRENCY, None, "measured", (), p_hat_beyond=False)
+
+
+@pytest.mark.parametrize("before", [("ttft_p95",), ("unstable", "ttft_p95")])
+def test_requests_that_pile_up_are_said_once(before: tuple[str, ...]) -> None:
+    broken = replace(LEVEL, verdict="fail", broke=before)
+    assert piled(piled(broken, True), True).broke == ("unstable", "ttft_p95")
 
 
 @pytest.mark.parametrize(("rate", "grew"), [(0.8, False), (1.3, True)])
@@ -124,5 +174,5 @@ def test_an_open_loop_that_does_not_keep_up_is_ended_early(rate: float, grew: bo
     assert (closed is not None and closed < 500) if grew else (closed is None) == (not slo)
     if closed is not None and not grew:
         assert closed >= 1000  # an objective that holds early proves no rate
-    verdict = looks.settle(replace(LEVEL, verdict="measured", broke=())).verdict
-    assert verdict == ("fail" if grew else "pass")
+    assert piled(LEVEL, looks.grew).verdict == ("fail" if grew else "pass")
+    assert (looks.decided is not None) == (bool(slo) and not grew)

@@ -31,8 +31,11 @@ from .tcpinfo import disordered
 from .tls import Tls
 
 READ_BYTES = 65536
-LINGER_S = 0.25  # how long the end of the body is waited for after the stream's own end
+# After the stream's own end its body should end at once, and the connection serve the next request. An answer waits so
+# long for that, its connection so long for another use.
+GRACE_S, LINGER_S = 0.002, 0.25
 ONE_PACKET = 8192  # bytes of a request which the kernel hands to the device at once
+EARLY_NS = 20_000  # what came so long before the request left answers another one
 MAX_HEADER_BYTES = 1 << 20
 MAX_BODY_BYTES = 64 << 20  # of an answer that is not a stream
 
@@ -78,6 +81,7 @@ class Connection:
         "last_read_ns",
         "peer",
         "place",
+        "round_ns",
         "served",
         "sock",
         "stamp_ns",
@@ -102,6 +106,7 @@ class Connection:
         self.answer: Answer | None = None
         self.closed = False
         self.idle_since = 0.0
+        self.round_ns = 0  # of its handshake
         self.held = False  # is it on the list of those with bytes to parse?
         self.tls = tls
         self._reactor = transport.reactor
@@ -134,6 +139,7 @@ class Connection:
         self.answer = answer
         answer.connection = self
         answer.probe.peer = self.peer
+        answer.probe.round_ns = self.round_ns
         self._parser = httptools.HttpResponseParser(self)
         self.headers: list[tuple[bytes, bytes]] = []
         self._status = 0
@@ -141,6 +147,19 @@ class Connection:
         self.keep = True
         self.decode: Callable[[bytes], bytes] | None = None
         self._rearm_ns = 0
+
+    def is_quiet(self) -> bool:
+        """Is there nothing to read on this kept connection? What is there, its end or bytes, answers no request.
+        Over TLS it may be a session ticket, which is read here; a thread does that on its own."""
+        poll = select.poll()  # a read that finds nothing would cost an exception
+        poll.register(self.fd, select.POLLIN)
+        if not poll.poll(0):
+            return True
+        if self.tls is None:
+            return False
+        if self._reactor.here:
+            self.on_ready(select.EPOLLIN)
+        return not self.closed
 
     def write(self, wire: bytes) -> None:
         """Send the request now; what the kernel does not take at once follows when it does. Runs where sockets are
@@ -257,7 +276,8 @@ class Connection:
             seconds, nanoseconds = timespec(ancillary[0][2])
             real = seconds * SECOND_NS + nanoseconds
             stamp = real - self._clock.offset
-            if stamp > now or stamp < self._reactor.looked_ns - SLACK_NS:
+            # What the read before left behind, as its buffer was full, may be older than the last look.
+            if stamp > now or (stamp < self._reactor.looked_ns - SLACK_NS and not self._full):
                 stamp = self._doubted(real, now)
             lag = now - stamp
             if lag > SLACK_NS and disordered(self.sock):
@@ -291,6 +311,9 @@ class Connection:
             self._ended()
             return
         probe = answer.probe
+        if data and (probe.sent_ns is None or stamp < probe.sent_ns - EARLY_NS):
+            self._broke(httpx.RemoteProtocolError("the connection held an answer that nobody asked for"), None)
+            return
         if stamp < probe.last_read_ns:  # by the clocks' few ns, or bytes that were there before the request
             stamp = probe.last_read_ns
         if probe.first_read_ns is None and data:
@@ -466,24 +489,35 @@ class Connection:
             answer.seen = sink.output_events
             answer.on_token()
         if (sink.finished or sink.failed) and not self.complete:
-            answer.linger = asyncio.get_running_loop().call_later(LINGER_S, self._give_up, answer)
+            answer.linger = asyncio.get_running_loop().call_later(GRACE_S, self._let_go, answer)
 
-    def _give_up(self, answer: Answer) -> None:
-        """The stream said that it ended, but its body goes on: the answer is taken, the connection is not kept."""
-        if not answer.resolved:
-            self.keep = False
-            self._completed(answer)
-
-    def _completed(self, answer: Answer) -> None:
+    def _let_go(self, answer: Answer) -> None:
+        """The stream said that it ended, but its body goes on: the answer is taken, and the connection waits for the
+        rest on its own."""
         if answer.resolved:
             return
-        if answer.sink is not None:
+        answer.connection = None
+        answer.finish()
+        answer.linger = asyncio.get_running_loop().call_later(LINGER_S - GRACE_S, self._give_up, answer)
+
+    def _give_up(self, answer: Answer) -> None:
+        if self.answer is answer:
+            self.answer = None
+            self.transport.drop(self)
+
+    def _completed(self, answer: Answer) -> None:
+        if self.answer is not answer:
+            return
+        if answer.linger is not None:
+            answer.linger.cancel()
+        if answer.sink is not None and not answer.resolved:
             self._parse_all(answer.sink)
         self.answer = None
         answer.connection = None
         self._parser = None
         self.transport.release(self)
-        answer.finish()
+        if not answer.resolved:
+            answer.finish()
 
     def _failed(self, error: Exception) -> None:
         """Nothing more comes of this connection, also where a thread saw that before the loop began the request that is

@@ -48,9 +48,12 @@ ERROR_BODY_BYTES = 65536
 MAX_EVENT_BYTES = 8 << 20
 MAX_WHOLE_BYTES = 64 << 20
 # After [DONE] the last chunk is waited for this long, so that the connection can be used again.
-LINGER_S = 0.25
+GRACE_S = 0.002
 ANSWER_BYTES = 8 << 20  # of an answer that goes into the next turn
 REFUSAL_S = 5.0  # how long the body of a refusal is waited for
+# The end of a kept connection crosses the request on its way at most a round trip after this was sent, plus what either
+# side takes to notice. Whoever ends it later had the request.
+CROSSED_NS = 50_000_000
 PROMPT_WRITE_NS = 20_000  # a write that took no longer sent its first byte at `sent_ns`
 
 
@@ -104,7 +107,7 @@ class HttpxSender:
         asked, choices = asked_output(fields), asked_choices(fields)
         events = None if asked is None else asked * choices
         end = await self._attempt(spec, body, scheduled_ns, events)
-        if end.stale:  # a kept-alive connection the server had already closed: nothing was answered, so send it again
+        if end.stale:  # the server closed a kept connection as the request left: it was not seen, so send it again
             end = await self._attempt(spec, body, scheduled_ns, events)
         end.asked, end.choices = asked, choices
         model = fields.get("model")
@@ -226,7 +229,7 @@ class HttpxSender:
                 live.token()
             if tally.finished or tally.failed:
                 end.settle(probe.last_read_ns)
-                with anyio.move_on_after(LINGER_S):
+                with anyio.move_on_after(GRACE_S):
                     async for _ in chunks:
                         pass
                 return
@@ -417,7 +420,8 @@ class _End:
             self.settle(time.monotonic_ns())
             self.reset = Failure("reset", message)
         else:
-            self.stale = (
-                self.probe.connect is None and self.probe.first_read_ns is None and kind in ("reset", "protocol")
-            )
+            kept = self.probe.connect is None and self.probe.first_read_ns is None
             self.fail(kind, message)
+            waited_ns = self.done_ns - (self.probe.sent_ns or self.done_ns)
+            crossed = waited_ns <= CROSSED_NS + 2 * self.probe.round_ns
+            self.stale = kept and crossed and kind in ("reset", "protocol")

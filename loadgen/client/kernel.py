@@ -8,7 +8,6 @@ business of httpx's own transport.
 from __future__ import annotations
 
 import asyncio
-import select
 import socket
 import ssl
 import time
@@ -179,7 +178,7 @@ class KernelTransport(httpx.AsyncBaseTransport):
         while idle:
             connection = idle.pop()
             fresh = self._loop.time() - connection.idle_since < self._keepalive_s
-            if fresh and self.reactor.serves(connection.fd) and _is_quiet(connection):
+            if fresh and self.reactor.serves(connection.fd) and connection.is_quiet():
                 connection.take()
                 return connection
             self.drop(connection)
@@ -207,6 +206,7 @@ class KernelTransport(httpx.AsyncBaseTransport):
                 await tls.handshake(loop, sock)
                 tls_us = (time.monotonic_ns() - connected) // 1000
             connection = Connection(self, sock, key, place, tls)
+            connection.round_ns = connected - start - 1000 * (dns_us or 0)
         except (OSError, ssl.SSLError) as error:
             place.leave()
             sock.close()
@@ -251,12 +251,3 @@ async def _close(sock: socket.socket) -> None:
 
 def _key(url: httpx.URL) -> Key:
     return url.scheme, url.host, url.port or (443 if url.scheme == "https" else 80)
-
-
-def _is_quiet(connection: Connection) -> bool:
-    """Is there nothing to read on a kept connection? What is there already, its end or bytes, answers no request."""
-    if connection.tls is not None:
-        return True  # it may be a session ticket
-    poll = select.poll()  # a read that finds nothing would cost an exception
-    poll.register(connection.fd, select.POLLIN)
-    return not poll.poll(0)

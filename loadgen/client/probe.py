@@ -8,6 +8,8 @@ from typing import Any
 
 from ..records import Connect
 
+ROUND_NS = 100_000_000  # where it is not known
+
 
 def nothing() -> None:
     pass
@@ -17,7 +19,7 @@ class Probe:
     """What the wire told of one request; stamps in ns of CLOCK_MONOTONIC, None until they happen."""
 
     __slots__ = (
-        *("connect", "first_read_ns", "last_read_ns", "on_sent", "peer", "previous_read_ns", "sent_ns"),
+        *("connect", "first_read_ns", "last_read_ns", "on_sent", "peer", "previous_read_ns", "round_ns", "sent_ns"),
         "write_ns",
     )
 
@@ -25,6 +27,7 @@ class Probe:
         self.on_sent = on_sent  # called at the first write
         self.connect: Connect | None = None
         self.peer: str | None = None
+        self.round_ns = ROUND_NS  # to the server and back
         self.sent_ns: int | None = None
         self.write_ns = 0  # how long the first write took: the first byte left within it
         self.first_read_ns: int | None = None

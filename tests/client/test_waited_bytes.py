@@ -65,7 +65,7 @@ def read_all(reads: list[tuple[bytes, int]], disordered: int, look_ms: int) -> t
         probe = Probe(nothing)
         answer = Answer(asyncio.get_running_loop(), probe, tally, nothing)
         connection.begin(answer)
-        connection.last_read_ns = probe.last_read_ns = sent
+        connection.last_read_ns = probe.last_read_ns = probe.sent_ns = sent
         for _ in range(len(reads)):
             reactor.looked_ns = time.monotonic_ns() - look_ms * MS
             connection._read()

@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from ..log.columns import NULL, Bools, Columns, Int64
 from ..log.packed import one_for_all
 
+MOST_COPIES = 16_384  # of one gap between events
+
 Floats = NDArray[np.float64]
 
 
@@ -132,7 +134,8 @@ def itl(c: Columns) -> Pooled:
     """`itl`: each gap divided by the tokens of its later event, once per token.
 
     Where events do not say their tokens, the request's other tokens are spread evenly over those events (at least one
-    each), and the result is marked estimated. An event that is known to carry no token has no sample.
+    each), and the result is marked estimated. An event that is known to carry no token has no sample; none stands for
+    more than MOST_COPIES, whatever a server says it counted.
     """
     if one_each(c):
         return inter_chunk(c)
@@ -152,6 +155,7 @@ def itl(c: Columns) -> Pooled:
         del running, start
     else:
         copies = share.astype(np.int64)
+    copies = np.minimum(copies, MOST_COPIES)
     divisor = np.maximum(share, 1.0)
     del share, guessed
     values = (c.event_ns[later] - c.event_ns[later - 1]) / 1e6 / divisor

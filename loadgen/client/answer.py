@@ -66,7 +66,7 @@ class Answer:
         self.sink = sink
         self.on_token = on_token
         self.body: list[bytes] = []
-        self.size = 0  # of headers and body that are kept here
+        self.size = 0  # of the body that is kept here
         self.linger: asyncio.TimerHandle | None = None
         self.seen = 0  # output events that the timers know of
         self.connection: Connection | None = None

@@ -33,7 +33,7 @@ from .tls import Tls
 READ_BYTES = 65536
 # After the stream's own end its body should end at once, and the connection serve the next request. An answer waits so
 # long for that, its connection so long for another use.
-GRACE_S, LINGER_S = 0.002, 0.25
+GRACE_S, LINGER_S = 0.005, 0.25
 ONE_PACKET = 8192  # bytes of a request which the kernel hands to the device at once
 EARLY_NS = 20_000  # what came so long before the request left answers another one
 MAX_HEADER_BYTES = 1 << 20
@@ -60,6 +60,7 @@ class Connection:
     __slots__ = (
         "_clock",
         "_full",
+        "_head_bytes",
         "_out",
         "_parser",
         "_reactor",
@@ -142,7 +143,7 @@ class Connection:
         answer.probe.round_ns = self.round_ns
         self._parser = httptools.HttpResponseParser(self)
         self.headers: list[tuple[bytes, bytes]] = []
-        self._status = 0
+        self._status = self._head_bytes = 0
         self.streaming = self.complete = self.until_close = self.urgent = False
         self.keep = True
         self.decode: Callable[[bytes], bytes] | None = None
@@ -397,7 +398,9 @@ class Connection:
             raise httpx.RemoteProtocolError("the server sent more than the answer")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._keep(len(name) + len(value), MAX_HEADER_BYTES, "headers")
+        self._head_bytes += len(name) + len(value)
+        if self._head_bytes > MAX_HEADER_BYTES:
+            raise _endless("headers", MAX_HEADER_BYTES)
         self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
@@ -428,16 +431,10 @@ class Connection:
             if answer.sink.hold(data, self.stamp_ns, answer.probe.previous_read_ns):
                 self.urgent = True
         else:
-            self._keep(len(data), MAX_BODY_BYTES, "body")
+            answer.size += len(data)
+            if answer.size > MAX_BODY_BYTES:
+                raise _endless("body", MAX_BODY_BYTES)
             answer.body.append(data)
-
-    def _keep(self, size: int, most: int, what: str) -> None:
-        """Count what is kept in memory; raises where a server sends without end."""
-        answer = self.answer
-        if answer is not None:
-            answer.size += size
-            if answer.size > most:
-                raise httpx.RemoteProtocolError(f"the answer's {what} are longer than {most >> 20} MiB")
 
     def on_message_complete(self) -> None:
         answer = self.answer
@@ -537,6 +534,11 @@ class Connection:
     def _parse_all(sink: Sink) -> None:
         while sink.pending_bytes:
             sink.parse_pending(1 << 30)
+
+
+def _endless(what: str, most: int) -> Exception:
+    """A server that sends without end is kept no further."""
+    return httpx.RemoteProtocolError(f"the answer's {what} would be longer than {most >> 20} MiB")
 
 
 def _told(error: Exception) -> tuple[Exception, BaseException | None]:

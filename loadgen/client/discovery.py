@@ -326,7 +326,12 @@ def _number(value: Any) -> int | None:
 
 
 def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) and value else None
+    """None also for half a character, which cannot be sent back."""
+    return value if isinstance(value, str) and value and _is_unicode(value) else None
+
+
+def _is_unicode(value: str) -> bool:
+    return not any("\ud800" <= character <= "\udfff" for character in value)
 
 
 def _cache_config(text: str) -> dict[str, str]:

@@ -48,7 +48,7 @@ ERROR_BODY_BYTES = 65536
 MAX_EVENT_BYTES = 8 << 20
 MAX_WHOLE_BYTES = 64 << 20
 # After [DONE] the last chunk is waited for this long, so that the connection can be used again.
-GRACE_S = 0.002
+GRACE_S = 0.005
 ANSWER_BYTES = 8 << 20  # of an answer that goes into the next turn
 REFUSAL_S = 5.0  # how long the body of a refusal is waited for
 # The end of a kept connection crosses the request on its way at most a round trip after this was sent, plus what either
@@ -269,6 +269,9 @@ class HttpxSender:
             end.tally.close(end.done_ns, ended_cleanly=False)
             result = end.tally.result(end.asked, usage_asked=usage_asked)
         outcome: Outcome = end.outcome or result.outcome
+        flags = result.flags
+        if outcome in ("cut", "cancelled"):  # what was still to come is no fault of the server's
+            flags = tuple(flag for flag in flags if flag not in ("usage_missing", "short_output"))
         failure = end.failure or (result.error if outcome in ("incomplete", "empty", "error") else None)
         if end.reset is not None and outcome in ("incomplete", "empty"):
             outcome, failure = "incomplete", end.reset
@@ -294,7 +297,7 @@ class HttpxSender:
             first_event_tokens=result.first_event_tokens,
             events=result.events,
             outcome=outcome,
-            flags=result.flags,
+            flags=flags,
             finish_reason=result.finish_reason,
             status=end.status,
             error=failure,

@@ -109,7 +109,7 @@ def error_message(payload: bytes) -> str | None:
         return _words_of_text(payload[:TEXT_BYTES].decode("utf-8", "replace").strip())
     if isinstance(value, str):
         return value or None
-    for key in ("error", "message", "detail", "error_description", "title"):
+    for key in ("error", "errors", "message", "detail", "error_description", "error_msg", "title"):
         if isinstance(value, dict) and value.get(key):
             return _words_of(value[key])
     return None

@@ -87,7 +87,7 @@ class _StampedStream(httpcore.AsyncNetworkStream):
         if probe is not None and probe.connect is not None:
             tls_us = (time.monotonic_ns() - start) // 1000
             probe.connect = Connect(probe.connect.dns_us, probe.connect.tcp_us, tls_us)
-            probe.sent_ns = None  # a CONNECT to a proxy is not the request
+            probe.sent_ns = probe.first_read_ns = None  # a CONNECT to a proxy is not the request
         return _StampedStream(inner, place, self._reconnect_every)
 
     def get_extra_info(self, info: str) -> Any:

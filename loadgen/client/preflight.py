@@ -245,7 +245,7 @@ class _Prober:
         """
         options = self.options
         record = await self._send(prompt, options)
-        while record.status in (400, 422) and not self._accepted:
+        while _refused(record) and not self._accepted:
             fewer = without_refused(options, server_words(record.error))
             if fewer is None:
                 break
@@ -284,6 +284,12 @@ async def _others(prober: _Prober, learnt: Learnt, found: Discovery, workload: P
         learnt.notes.append(f"{len(names) - MOST_MODELS:,} of the {len(names):,} models of the file were not tried")
 
 
+def _refused(record: Record) -> bool:
+    """Was the request refused for what it asks? Some say so in a stream with status 200."""
+    said = record.error.code if record.status == 200 and record.error is not None else record.status
+    return record.outcome == "error" and said in (400, 422)
+
+
 def _may_pass(record: Record) -> bool:
     if record.outcome in ("empty", "incomplete") or record.timeout == "idle":
         return True
@@ -310,11 +316,13 @@ def _check_listing(found: Discovery, context: Context, options: RequestOptions) 
     listing = found.listing
     here = replace(context, url=mask(listing.url), tried=())
     failure = listing.failure
-    if failure is not None and not (options.model and failure.code == "timeout"):
+    # With a model named it is not needed: only where there is nobody to ask at all is it in vain to go on.
+    passable = failure is not None and (failure.code == "timeout" or failure.kind in ("reset", "protocol"))
+    if failure is not None and not (options.model and passable):
         raise explain(here, None, failure)
     if listing.status is not None and not options.model:
         status = listing.status
-        if 300 <= status < 400 or status in (401, 402, 403, 429) or status >= 500:
+        if 300 <= status < 400 or status in (401, 402, 403, 407, 429) or status >= 500:
             raise explain(here, status, listing.as_failure())
 
 

@@ -105,7 +105,11 @@ def _redirect(url: str, status: int, words: str) -> PreflightError:
     goal = where[0]
     if goal.startswith("https:") and goal.removeprefix("https") == url.removeprefix("http"):
         return PreflightError(told, "write https:// in place of http://")
-    key = "" if urlsplit(goal).netloc == urlsplit(url).netloc else "; no key of yours was sent there"
+    try:
+        elsewhere = urlsplit(goal).netloc != urlsplit(url).netloc
+    except ValueError as error:
+        return PreflightError(told, f"check the address: where it points to is none ({error})")
+    key = "; no key of yours was sent there" if elsewhere else ""
     return PreflightError(told, f"give {goal} as the address it points to, if that is the server you mean{key}")
 
 

@@ -371,10 +371,10 @@ class Tally(Intake):
         return (self._output_events, "events") if ids is None else (ids, "token_ids")
 
     def _is_short(self, asked: int | None, count: int | None, source: TokenSource | None) -> bool:
-        if asked is None or count is None or self._finish_reason is None:
+        if asked is None or count is None:
             return False
-        if source == "events" and self._finish_reason == "length":
-            return False  # events are not tokens, and the server says that it reached the length
+        if source == "events" and self._finish_reason in ("length", None):
+            return False  # events are not tokens, and the server says that it reached the length, or nothing
         return count < asked * max(1, len(self._choices))
 
     def _excerpt(self) -> str | None:

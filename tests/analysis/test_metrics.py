@@ -67,6 +67,14 @@ def test_several_tokens_an_event_without_counts() -> None:
     assert metrics.itl(columns([r])).estimated
 
 
+@pytest.mark.parametrize("told", [None, 10**12 // 2])
+def test_a_count_that_no_memory_holds_is_a_figure_like_any_other(told: int | None) -> None:
+    r = record("a", 0, 100, 180, n=10**12, events=[(100, 1), (140, told), (180, told)])
+    pooled = metrics.itl(columns([r]))
+    assert len(pooled.values) == 2 * metrics.MOST_COPIES
+    assert (pooled.values > 0).all() and (pooled.values < 1e-7).all()
+
+
 def test_an_uneven_share_keeps_the_number_of_tokens_and_the_time() -> None:
     values = itl_values(record("a", 0, 100, 180, n=6, events=[(100, None), (140, None), (180, None)]))
     assert values == [16] * 5

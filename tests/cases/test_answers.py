@@ -69,6 +69,20 @@ CASES: dict[str, tuple[Any, Want]] = {
         Want("server", "EngineCore", code=500, events=1)),
     "P22 a finish reason that is none": ([C("a"), FIN("abort"), DONE], Want("server", "abort", events=1)),
     "P22 object: error": ([J({"object": "error", **ENGINE}), DONE], Want("server", "EngineCore", code=500)),
+    "P22 a list of errors": (
+        [C("a"), J({"success": False, "errors": [{"code": 7009, "message": "upstream gone"}]}), DONE],
+        Want("server", "upstream gone", code=7009, events=1)),
+    "P22 nothing but a message": (
+        [C("a"), J({"message": "Internal server error"}), DONE], Want("server", "Internal server error", events=1)),
+    "P22 a message with a code in words": (
+        [C("a"), J({"code": "InternalError.Algo", "message": "boom", "request_id": "r"}), DONE],
+        Want("server", "boom", code="InternalError.Algo", events=1)),
+    "P22 error_code and error_msg": (
+        [C("a"), J({"error_code": 336100, "error_msg": "try again later", "id": "x"}), DONE],
+        Want("server", "try again later", code=336100, events=1)),
+    "P22 a status in words": (
+        [C("a"), J({"status": "error", "message": "boom", "model": "m"}), DONE],
+        Want("server", "boom", events=1)),
     "P22 FastAPI": ([J({"detail": "worker died"}), EOF], Want("server", "worker died")),
     "P22 error: an object without a message": ([J({"error": {"code": 7}})], Want("server", "7", code=7)),
     "P22 an event named error": ([C("a"), Event(("event: error", 'data: {"message":"boom","code":1}'))],

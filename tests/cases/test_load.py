@@ -131,6 +131,40 @@ def test_l03_only_what_met_a_stale_connection_is_sent_again_and_only_once(make_s
     assert len(tries) == 1 + 2 + 1, "the second on the kept connection and again on a new one, the third on a new one"
 
 
+def test_l03_a_server_that_had_the_request_and_died_is_a_failure(make_sender: MakeSender) -> None:
+    """Also on a connection that was kept: long after the request, its end crosses nothing."""
+    got: list[int] = []
+
+    def handler(request: Request) -> Any:
+        got.append(request.number)
+        return GOOD if len(got) == 1 else [T(400), RST]
+
+    records = send(make_sender, handler, sends=2)
+    assert [r.outcome for r in records] == ["ok", "error"]
+    assert len(got) == 2, "nothing is sent again"
+    assert records[1].error is not None and records[1].error.kind in ("reset", "protocol")
+
+
+def test_p21_a_socket_that_is_held_after_the_end_holds_no_slot(make_sender: MakeSender) -> None:
+    records = send(make_sender, lambda request: [*GOOD, T(200)], sends=5)
+    assert {r.outcome for r in records} == {"ok"}
+    waits = [(after.sent_ns or 0) - before.done_ns for before, after in pairwise(records)]
+    assert statistics.median(waits) < 100_000_000, waits
+
+
+def test_p21_a_body_that_ends_a_little_later_leaves_its_connection_for_another_request() -> None:
+    async def main() -> list[Record]:
+        async with ScriptedServer([*GOOD, T(30)]) as fake, open_sender("kernel", fake.url) as sender:
+            records = []
+            for number in range(3):
+                records.append(await sender.send(spec(number), time.monotonic_ns()))
+                await anyio.sleep(0.15)
+        assert fake.connections == 1
+        return records
+
+    assert {r.outcome for r in anyio.run(main)} == {"ok"}
+
+
 def full_backlog() -> tuple[socket, list[socket]]:
     """A port whose queue of connections is full: whoever connects to it now waits."""
     listening = create_server(("127.0.0.1", 0), backlog=0)

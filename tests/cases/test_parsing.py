@@ -359,6 +359,9 @@ ASKED: dict[str, tuple[int, Script, Want]] = {
         Want(7, source="events", prompt=None, flags=frozenset({"short_output", "usage_missing"})),
     ),
     "P30 with usage": (100, [*[C("a")] * 7, FIN("stop"), U(3, 7), DONE], Want(7, flags=SHORT)),
+    "P30 and no finish reason": (100, [*[C("a")] * 7, U(3, 7), DONE], Want(7, finish=None, flags=SHORT)),
+    "P30 no finish reason, and events are no tokens": (
+        100, [*[C("a b c")] * 7, DONE], Want(7, finish=None, **UNCOUNTED)),
     "P30 the full length": (7, [*[C("a")] * 7, FIN("length"), U(3, 7), DONE], Want(7, finish="length")),
     "P30 tokens in larger chunks are not short": (
         100, [*[C("a b c")] * 7, FIN("length"), DONE], Want(7, finish="length", **UNCOUNTED)),

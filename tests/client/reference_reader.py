@@ -291,8 +291,8 @@ def reference(
         outcome = "ok"
 
     flags = []
-    if outcome == "ok" and finish is not None and asked is not None and count < asked * max(1, len(choices)):
-        flags += ["short_output"] * (source != "events" or finish != "length")  # events are not tokens
+    if outcome == "ok" and asked is not None and count < asked * max(1, len(choices)):
+        flags += ["short_output"] * (source != "events" or finish not in ("length", None))  # events are not tokens
     if outcome in ("ok", "empty") and usage_asked and source != "usage":
         flags.append("usage_missing")
     malformed, ignored = sum(row.malformed for row in rows), sum(row.ignored for row in rows)

@@ -6,18 +6,12 @@ import asyncio
 import time
 
 import httpx
+import pytest
 
 from loadgen.client.clock import Clock, TimerFd
 from loadgen.client.kernel import KernelTransport
 from loadgen.client.reactor import Reactor
-from tests.client.raw_server import (
-    SPLIT,
-    WHOLE,
-    answering,
-    post,
-    run,
-    serve,
-)
+from tests.client.raw_server import END, SPLIT, STREAM_HEAD, WHOLE, answering, chunk, events, post, run, serve
 
 
 def test_stamps_are_in_order_and_on_the_monotonic_clock(threaded: bool) -> None:
@@ -79,6 +73,22 @@ def test_a_stamp_that_stays_absurd_is_replaced_by_the_time_of_the_read() -> None
                 assert transport.reactor.clock.rejected == number
 
     run(main)
+
+
+@pytest.mark.parametrize("event", [100_000, 1_000_000])
+def test_what_a_full_buffer_left_behind_is_no_fault_of_the_clock(event: int, threaded: bool) -> None:
+    """It came before the sockets were last looked at."""
+    large = b'data: {"choices":[{"index":0,"delta":{"content":"%s"},"finish_reason":null}]}\n\n' % (b"a" * event)
+    answer = STREAM_HEAD + b"|".join([chunk(large)] * 8) + chunk(END) + b"0\r\n\r\n"
+
+    async def main(transport: KernelTransport) -> None:
+        async with serve(answering(answer, pause=0.005)) as url:
+            for _ in range(3):
+                _, tally, _ = await post(transport, url)
+                assert (events(tally), tally.result(None).outcome) == (8, "ok")
+            assert transport.reactor.clock.rejected == 0
+
+    run(main, threaded=threaded)
 
 
 def test_timers_fire_in_order(threaded: bool) -> None:

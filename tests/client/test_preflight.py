@@ -289,7 +289,7 @@ def test_x04_the_model() -> None:
 @pytest.mark.parametrize(
     "value",
     [None, 7, "x", [], {}, {"data": None}, {"data": {}}, {"data": [None, 1, "", {}, {"id": 3}, {"id": ""}]},
-     {"data": [{"id": [], "parent": 4}]}, {"models": "a"}],
+     {"data": [{"id": [], "parent": 4}]}, {"models": "a"}, {"data": [{"id": "half a character \ud83d"}]}],
 )  # fmt: skip
 def test_a_model_list_of_any_shape_is_no_crash(value: Any) -> None:
     bodies = {p: Answer(p, 200, value) for p in ("/version", "/info", "/props", "/get_server_info", "/api/version")}

@@ -71,6 +71,7 @@ FAILURES: list[tuple[str, Any, list[str], list[str], bool]] = [
     ("moved path", lambda r: moved("/v2/chat"), ["307: redirected to http://", "/v2/chat"], ["give http://"], False),
     ("moved to TLS", lambda r: moved(f"https://{r.headers['host']}{r.path}"), ["https://"], ["write https://"], False),
     ("moved nowhere", lambda r: json_reply({}, 302), ["302: redirected to nowhere"], ["check the address"], False),
+    ("moved to no URL", lambda r: moved("http://[bad/x"), ["307: redirected to"], ["points to is none"], False),
     ("429", lambda r: error_reply(429, "slow down"), ["429: slow down"], ["limit"], True),
     ("500", lambda r: error_reply(500, "boom"), ["500: boom"], ["log"], True),
     ("503", lambda r: error_reply(503, "Loading model"), ["503: Loading model"], ["--wait-ready"], True),
@@ -102,6 +103,19 @@ def test_r07_each_failure_shows_url_status_words_and_remedy(
 def test_a_wrong_model_names_those_there_are() -> None:
     error = refused(posts(lambda r: error_reply(404, "The model `x` does not exist.")), model="x")
     assert "--model: m" in error.remedy
+
+
+@pytest.mark.parametrize(
+    "broken", [[RST], [Raw(b"\x00garbage")], [Head(headers={"Content-Encoding": "gzip"}), Raw(b"x")]]
+)
+def test_x04_with_a_model_named_a_list_that_breaks_is_no_reason_to_end(broken: Any) -> None:
+    handler = posts(good)
+
+    def served(request: Request) -> Any:
+        return broken if request.path.endswith("/models") else handler(request)
+
+    assert ready(served, model="m").options.model == "m"
+    assert refused(served).message
 
 
 def test_a_wrong_path_tells_what_was_tried() -> None:

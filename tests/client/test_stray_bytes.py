@@ -4,9 +4,11 @@ out on a connection of its own."""
 from __future__ import annotations
 
 import asyncio
+import ssl
 import time
 
 import pytest
+import trustme
 
 from loadgen.client.dialects import DIALECTS
 from loadgen.client.dialects.base import RequestOptions
@@ -15,7 +17,14 @@ from loadgen.client.transport import Access, open_client
 from loadgen.records import Prompt, Record, RequestSpec
 from loadgen.simulator.scripted import DONE, FIN, Action, C, Head, Raw, Request, T, ThreadedServer
 
-ARMS = {"kernel": Access(), "thread": Access(threaded=True), "httpx": Access(httpx_pool=True)}
+ARMS = {
+    "kernel": Access(),
+    "thread": Access(threaded=True),
+    "httpx": Access(httpx_pool=True),
+    "kernel, TLS": Access(insecure=True),
+    "thread, TLS": Access(insecure=True, threaded=True),
+}
+AUTHORITY = trustme.CA()
 ANSWERS = {
     "a refusal": (503, "text/plain", b"busy"),
     "a stream": (200, "text/event-stream", C("own").encode() + FIN("stop").encode()),
@@ -42,7 +51,7 @@ def two_requests(answer: tuple[int, str, bytes], stray: bytes, late: bool, acces
 
     async def main(url: str) -> list[Record]:
         records = []
-        async with open_client(access, 1, tls=False) as client:
+        async with open_client(access, 1, tls=access.insecure) as client:
             options = RequestOptions("m")
             timeouts = Timeouts(connect=5, first_token=2, idle=2, total=5)
             sender = HttpxSender(
@@ -56,7 +65,11 @@ def two_requests(answer: tuple[int, str, bytes], stray: bytes, late: bool, acces
                 time.sleep(0.02)  # noqa: ASYNC251
         return records
 
-    with ThreadedServer(script, flush="wait") as server:
+    context = None
+    if access.insecure:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        AUTHORITY.issue_cert("127.0.0.1").configure_cert(context)
+    with ThreadedServer(script, flush="wait", ssl=context) as server:
         return asyncio.run(main(server.url))
 
 

@@ -19,6 +19,8 @@ from .base import CallPart, MalformedEvent, Piece, Usage
 
 MESSAGE_CHARS = 2000  # of a server's error message
 _REASONING_PARTS = frozenset({"thinking", "reasoning", "reasoning_text", "summary_text"})
+# What there may be beside a message where an object is nothing but a refusal.
+_REFUSAL = frozenset({"message", "error_msg", "code", "success", "request_id", "requestId", "path", "timestamp"})
 _ABORTED = frozenset({"error", "abort"})  # finish reasons that say the server gave up
 
 
@@ -229,10 +231,15 @@ def _error(value: dict[str, Any], known: bool) -> Failure | None:
         return None
     if value.get("detail"):  # FastAPI's own
         return failure_of(value["detail"], value)
-    status = _first_count(value, "status_code", "status", "code")
-    if as_text(value.get("message")) and status is not None and status >= 400:
-        return failure_of(value, value)
-    return None
+    errors = value.get("errors")
+    if isinstance(errors, list) and errors:
+        return failure_of(errors[0], value)
+    if not (as_text(value.get("message")) or as_text(value.get("error_msg"))):
+        return None
+    status = _first_count(value, "status_code", "status", "code", "error_code")
+    failed = as_text(value.get("status")).lower() in ("error", "failed", "failure")
+    refused = failed or value.keys() <= _REFUSAL if status is None else status >= 400 or "error_code" in value
+    return failure_of(value, value) if refused else None
 
 
 def _error_event(data: bytes) -> Failure:
@@ -251,7 +258,9 @@ def failure_of(error: Any, around: Mapping[str, Any]) -> Failure:
     message = ""
     code: int | str | None = None
     if isinstance(error, dict):
-        message = next((text for key in ("message", "detail", "msg") if (text := as_text(error.get(key)))), "")
+        message = next(
+            (text for key in ("message", "detail", "msg", "error_msg") if (text := as_text(error.get(key)))), ""
+        )
         code = _code(error)
     elif isinstance(error, str):
         message = error
@@ -262,7 +271,7 @@ def failure_of(error: Any, around: Mapping[str, Any]) -> Failure:
 
 
 def _code(value: Mapping[str, Any]) -> int | str | None:
-    for key in ("code", "status_code", "status", "error_type", "type"):
+    for key in ("code", "error_code", "status_code", "status", "error_type", "type"):
         code = value.get(key)
         if isinstance(code, int) and not isinstance(code, bool):
             return code

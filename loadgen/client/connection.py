@@ -33,7 +33,7 @@ from .tls import Tls
 READ_BYTES = 65536
 # After the stream's own end its body should end at once, and the connection serve the next request. An answer waits so
 # long for that, its connection so long for another use.
-GRACE_S, LINGER_S = 0.005, 0.25
+GRACE_S, LINGER_S = 0.008, 0.25
 ONE_PACKET = 8192  # bytes of a request which the kernel hands to the device at once
 EARLY_NS = 20_000  # what came so long before the request left answers another one
 MAX_HEADER_BYTES = 1 << 20

@@ -43,7 +43,7 @@ def test_tls(version: ssl.TLSVersion, answer: bytes, threaded: bool, authority: 
     server.minimum_version = server.maximum_version = version
 
     async def main(transport: KernelTransport) -> None:
-        async with serve(answering(answer, pause=0.001), tls=server) as url:
+        async with serve(answering(answer), tls=server) as url:
             await transport.warm(httpx.URL(url), 1)
             await asyncio.sleep(0.02)  # session tickets come while it is idle
             for i in range(3):

@@ -27,6 +27,7 @@ MIN_BATCHES = 5
 MAX_BATCHES = 16
 MAX_VERDICT_BATCHES = 64
 RATE_FLOOR = 0.005  # equal lengths run in lockstep with the batches, which then hide the true spread
+ANY_SLOPE = (-math.inf, math.inf)
 
 
 def t_quantile(probability: float, df: int) -> float:
@@ -217,38 +218,50 @@ def dispersion(counts: NDArray[Any]) -> float:
     return float(counts.var()) / mean if mean > 0 else 0.0
 
 
-def without(values: Floats, covariate: Floats) -> Floats:
-    """Values of positive mean as shares of it, less what a straight line in `covariate` explains; their mean is 1."""
+def without(values: Floats, covariate: Floats, slopes: tuple[float, float] = ANY_SLOPE) -> Floats:
+    """Values of positive mean as shares of it, less what a straight line in `covariate` explains, of a slope that lies
+    within `slopes`; their mean is 1."""
     y: Floats = values / values.mean()
-    x = covariate - covariate.mean()
-    square = float((x * x).sum())
-    slope = float((x * y).sum()) / square if square > 0 else 0.0
-    left: Floats = y - slope * x
+    x: Floats = covariate - covariate.mean()
+    left: Floats = y - _slope(y, x, np.ones((len(y), 1)), slopes) * x
     return left
 
 
-def trend(slices: Floats, covariate: Floats, least: float, alpha: float = 0.01) -> bool:
+def trend(
+    slices: Floats,
+    covariate: Floats,
+    least: float,
+    alpha: float = 0.01,
+    slopes: tuple[float, float] = ANY_SLOPE,
+) -> bool:
     """Do the means of equal slices of time follow a parabola, beyond chance (F test at alpha) and by more than the
-    share `least` of the mean from its lowest to its highest, beside a straight line in `covariate`? Ordinary least
-    squares on slices and covariate as they are: slices of two turnovers are nearly independent. False with fewer than 8
-    slices."""
+    share `least` of the mean from its lowest to its highest, beside a straight line in `covariate`, of a slope (of the
+    slices as shares of their mean) within `slopes`? Ordinary least squares on slices and covariate as they are: slices
+    of two turnovers are nearly independent. False with fewer than 8 slices."""
     k = len(slices)
     mean = float(slices.mean()) if k else 0.0
     if k < 8 or mean <= 0:
         return False
     y, time = slices / mean, np.linspace(-1, 1, k)
-    spread = float(covariate.std())
-    given = [np.ones(k), *([(covariate - covariate.mean()) / spread] if spread > 0 else [])]
-    columns = np.column_stack([*given, time, time**2])
-    factors, *_ = np.linalg.lstsq(columns, y, rcond=None)
-    plain, *_ = np.linalg.lstsq(columns[:, : len(given)], y, rcond=None)
-    parabola = columns[:, -2:] @ factors[-2:]
-    if float(np.ptp(parabola)) <= least:
+    x: Floats = covariate - covariate.mean()
+    level, parabola = np.ones((k, 1)), np.column_stack([np.ones(k), time, time**2])
+    left = y - _slope(y, x, parabola, slopes) * x
+    factors, *_ = np.linalg.lstsq(parabola, left, rcond=None)
+    if float(np.ptp(parabola[:, 1:] @ factors[1:])) <= least:
         return False
-    rest = float(((y - columns @ factors) ** 2).sum())
-    gained = float(((y - columns[:, : len(given)] @ plain) ** 2).sum()) - rest
-    degrees = k - columns.shape[1]
+    rest = float(((left - parabola @ factors) ** 2).sum())
+    plain = y - _slope(y, x, level, slopes) * x
+    gained = float(((plain - plain.mean()) ** 2).sum()) - rest
+    degrees = k - 3 - bool(x.any())
     return rest == 0 or float(special.fdtrc(2, degrees, gained / 2 / (rest / degrees))) < alpha
+
+
+def _slope(y: Floats, x: Floats, beside: Floats, slopes: tuple[float, float]) -> float:
+    """The slope in x of the least-squares fit to y, with the columns `beside`, that lies within `slopes`."""
+    own = x - beside @ np.linalg.lstsq(beside, x, rcond=None)[0]  # what of x the other columns do not tell
+    square = float((own * own).sum())
+    slope = float((own * y).sum()) / square if square > 1e-12 * float((x * x).sum()) else 0.0
+    return min(max(slope, slopes[0]), slopes[1])
 
 
 def homogeneous(values: Sequence[float], halves: Sequence[float], tests: int = 1, alpha: float = 0.01) -> bool:

@@ -244,6 +244,19 @@ def test_what_other_work_explains_is_no_drift() -> None:
     assert rest == pytest.approx(np.ones(16))
 
 
+def test_a_slope_that_cannot_be_explains_nothing() -> None:
+    """Work that goes up and down with the values is a sign of the same cause."""
+    rng = np.random.default_rng(5)
+    slopes = [np.linspace(-10, 10, 16) + rng.normal(0, 1, 16) for _ in range(100)]
+    works = [50 + slope / 2 + rng.normal(0, 0.1, 16) for slope in slopes]
+    fewer = (-math.inf, 0.0)
+    assert sum(stats.trend(200 + x, work, 0.02) for x, work in zip(slopes, works, strict=True)) < 20
+    assert all(stats.trend(200 + x, work, 0.02, slopes=fewer) for x, work in zip(slopes, works, strict=True))
+    assert stats.without(200 + slopes[0], works[0], fewer) == pytest.approx(
+        (200 + slopes[0]) / np.mean(200 + slopes[0])
+    )
+
+
 def test_the_trend_is_the_f_test_of_nested_least_squares() -> None:
     """Against SciPy's own F distribution and sums of squares by the normal equations."""
     from scipy.stats import f

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ..log.columns import NULL, Columns
 from ..results import Unsteady, Window
-from ..stats import dispersion, serial_dependence, trend, without
+from ..stats import ANY_SLOPE, dispersion, serial_dependence, trend, without
 from .metrics import input_tokens
 
 Floats = NDArray[np.float64]
@@ -26,13 +26,12 @@ LEAST_STALL_NS = 100_000_000
 
 
 def unsteadiness(c: Columns, window: Window, concurrency: int, slices: Floats) -> tuple[Unsteady, ...]:
-    """What was wrong in a step: its rows of all phases, its load, and its output tokens in equal slices of the
-    window. A slice in which many prompt tokens were processed has time for fewer output tokens: that is taken out
-    before they are compared."""
+    """What was wrong in a step: its rows of all phases, its load (0 of an open loop, or where a log does not tell), and
+    its output tokens in equal slices of the window."""
     found: list[Unsteady] = []
     if len(slices) and slices.sum() > 0:
-        prompts = _prompts(c, window, len(slices))
-        if trend(slices, prompts, LEAST_CHANGE) or serial_dependence(without(slices, prompts)):
+        beside, slopes = _beside(slices, _prompts(c, window, len(slices)), closed=concurrency > 0)
+        if trend(slices, beside, LEAST_CHANGE, slopes=slopes) or serial_dependence(without(slices, beside, slopes)):
             found.append("drift")
     if _longest_gap(c, window):
         found.append("stalls")
@@ -43,6 +42,19 @@ def unsteadiness(c: Columns, window: Window, concurrency: int, slices: Floats) -
         if dispersion(counts) > LOCKSTEP:
             found.append("lockstep")
     return tuple(found)
+
+
+def _beside(slices: Floats, prompts: Floats, *, closed: bool) -> tuple[Floats, tuple[float, float]]:
+    """What may explain the output of a slice, and with which slopes, before slices are compared.
+
+    In a closed loop a slice in which many prompt tokens were processed has time for fewer output tokens. But a server
+    that slows down does fewer of both, so their amount must not explain anything: it is their proportion, as shares of
+    their means, that does. With a slope from 0 to 1 what is left is a weighted mean of outputs and prompts, the one
+    that varies least. In an open loop both follow what is asked for, and so the amount explains, whichever way.
+    """
+    if not closed or prompts.sum() == 0:
+        return prompts, ANY_SLOPE
+    return slices / slices.mean() - prompts / prompts.mean(), (0.0, 1.0)
 
 
 def _prompts(c: Columns, window: Window, k: int) -> Floats:

@@ -163,7 +163,7 @@ def summarise(
         bursts=None if limit else in_bursts,
         asked=asked_lengths(measured),
         longer=int((asked & (ok.output_count > ok.output_asked)).sum()),
-        unsteady=unsteadiness(c, window, 0 if open_loop else turnover, slices) if window else (),
+        unsteady=unsteadiness(c, window, 0 if open_loop else concurrency, slices) if window else (),
         **rates,
     )
 

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from benchmarks.virtual import VirtualServer, measure
-from loadgen.results import Slo
+from loadgen.analysis.steadiness import unsteadiness
+from loadgen.experiments.columns import columns_of
+from loadgen.records import PHASES
+from loadgen.results import Slo, Window
 from loadgen.search.effort import step_rule
 from loadgen.simulator.engine import EngineConfig
 from loadgen.simulator.engine.virtual import Mix
@@ -21,10 +25,13 @@ MIX = Mix(200, 16, sigma=0.6)
     ("config", "mix", "kind", "least"),
     [
         (replace(BASE, drift=0.2, drift_period_s=120), MIX, "drift", 3),
+        (replace(BASE, drift=0.2, drift_period_s=30), MIX, "drift", 4),
+        (replace(BASE, drift=0.5, drift_period_s=120), MIX, "drift", 4),  # prompts and outputs go up and down together
+        (replace(BASE, drift=0.2, drift_period_s=6), Mix(64, 4, sigma=0.3), "drift", 4),
         (replace(BASE, stall_every_s=8, stall_ms=1000), MIX, "stalls", 3),
         (BASE, Mix(200, 16), "lockstep", 4),
     ],
-    ids=["drift", "stalls", "lockstep"],
+    ids=["drift", "in waves", "much", "short answers", "stalls", "lockstep"],
 )
 def test_what_is_unsteady_is_called_so(config: EngineConfig, mix: Mix, kind: str, least: int) -> None:
     assert seen(config, mix)[kind] >= least
@@ -41,6 +48,19 @@ def test_what_is_unsteady_is_called_so(config: EngineConfig, mix: Mix, kind: str
 )
 def test_what_is_steady_is_not(config: EngineConfig) -> None:
     assert sum(seen(config, MIX).values()) <= 1
+
+
+def test_what_is_asked_for_is_no_drift_of_the_server() -> None:
+    """As many requests as arrive, each 0.1 s long: twice as many a second at the end as at the beginning."""
+    rng = np.random.default_rng(1)
+    sent = np.cumsum(1 / np.linspace(20, 40, 900)) + rng.normal(0, 0.01, 900)
+    stamps = np.column_stack((sent, sent + 0.05, sent + 0.1))
+    lengths = rng.integers(1, 100, (900, 2))
+    table = columns_of(stamps, lengths, np.full(900, PHASES.index("measured"), np.int8), 1, 4)
+    window = Window(0, round(sent[-1] * 1e9))
+    slices = np.histogram(sent, 16, weights=lengths[:, 1])[0]
+    assert unsteadiness(table, window, 0, slices) == ()
+    assert unsteadiness(table, window, 4, slices) == ("drift",)
 
 
 def seen(config: EngineConfig, mix: Mix, steps: int = 4) -> Counter[str]:

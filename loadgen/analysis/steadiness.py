@@ -1,7 +1,7 @@
 """Was the server the same throughout a step? Where it was not, the step's intervals promise too much.
 
 drift     throughput rose, fell or swung over the window, or its batch means follow each other, beyond chance
-stalls    now and then nothing at all arrived, for many times longer than usual
+stalls    now and then nothing at all arrived, for many times longer than usual, though requests were in flight
 lockstep  requests leave in waves, as with exactly equal lengths: latencies then depend on how the step began
 """
 
@@ -14,6 +14,7 @@ from ..log.columns import NULL, Columns
 from ..results import Unsteady, Window
 from ..stats import ANY_SLOPE, dispersion, serial_dependence, trend, without
 from .metrics import input_tokens
+from .window import idle_until
 
 Floats = NDArray[np.float64]
 
@@ -68,10 +69,11 @@ def _prompts(c: Columns, window: Window, k: int) -> Floats:
 
 
 def _longest_gap(c: Columns, window: Window) -> bool:
-    """Is the longest time without any arrival many times longer than usual? Arrivals are first and last tokens."""
+    """Is the longest time without any arrival many times longer than usual? Arrivals are first and last tokens, and
+    times are those in which any request was in flight."""
     stamps = np.concatenate((c.first_token_ns, c.last_token_ns))
     stamps = np.sort(stamps[(stamps != NULL) & (stamps >= window.start_ns) & (stamps <= window.end_ns)])
-    gaps = np.diff(stamps)
+    gaps = np.diff(stamps - idle_until(c, stamps))
     gaps = gaps[gaps > 0]
     if len(gaps) < LEAST_SENDS - 1:
         return False

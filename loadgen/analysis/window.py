@@ -133,3 +133,14 @@ def peak_in_flight(c: Columns) -> int:
     change = np.repeat([1, -1], int(sent.sum()))
     order = np.lexsort((change, stamps))
     return int(np.cumsum(change[order]).max()) if sent.any() else 0
+
+
+def idle_until(c: Columns, at: Int64) -> Int64:
+    """For how long (ns), after the first request was sent, none had been in flight until each of these times; a time
+    that none was in flight at is counted only where it ended before."""
+    sent = c.sent_ns != NULL
+    order = np.argsort(c.sent_ns[sent], kind="stable")
+    began, ended = c.sent_ns[sent][order], np.maximum.accumulate(c.done_ns[sent][order])
+    idle = np.maximum(began[1:] - ended[:-1], 0)
+    before: Int64 = np.concatenate(([0], np.cumsum(idle)))[np.searchsorted(began[1:], at, side="right")]
+    return before

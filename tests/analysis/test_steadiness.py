@@ -11,6 +11,7 @@ import pytest
 from benchmarks.virtual import VirtualServer, measure
 from loadgen.analysis.steadiness import unsteadiness
 from loadgen.experiments.columns import columns_of
+from loadgen.log.columns import Columns
 from loadgen.records import PHASES
 from loadgen.results import Slo, Window
 from loadgen.search.effort import step_rule
@@ -56,11 +57,32 @@ def test_what_is_asked_for_is_no_drift_of_the_server() -> None:
     sent = np.cumsum(1 / np.linspace(20, 40, 900)) + rng.normal(0, 0.01, 900)
     stamps = np.column_stack((sent, sent + 0.05, sent + 0.1))
     lengths = rng.integers(1, 100, (900, 2))
-    table = columns_of(stamps, lengths, np.full(900, PHASES.index("measured"), np.int8), 1, 4)
     window = Window(0, round(sent[-1] * 1e9))
     slices = np.histogram(sent, 16, weights=lengths[:, 1])[0]
-    assert unsteadiness(table, window, 0, slices) == ()
-    assert unsteadiness(table, window, 4, slices) == ("drift",)
+    assert unsteadiness(alike(stamps, 0, lengths), window, 0, slices) == ()
+    assert unsteadiness(alike(stamps, 4, lengths), window, 4, slices) == ("drift",)
+
+
+@pytest.mark.parametrize("concurrency", [0, 1])
+@pytest.mark.parametrize(
+    ("idle_s", "slow_s", "right"), [(2.0, 0.0, ()), (0.0, 2.0, ("stalls",)), (2.0, 2.0, ("stalls",))]
+)
+def test_a_pause_with_nothing_in_flight_is_no_stall(
+    concurrency: int, idle_s: float, slow_s: float, right: tuple[str, ...]
+) -> None:
+    """Two hundred requests of 50 ms, one after the other; in the middle nobody asks, or the server takes its time."""
+    took = np.full(200, 0.05)
+    took[100] += slow_s
+    sent = np.concatenate(([0.0], np.cumsum(took)[:-1])) + np.where(np.arange(200) < 100, 0.0, idle_s)
+    stamps = np.column_stack((sent, sent + took - 0.02, sent + took))
+    window = Window(0, round(stamps[-1, 2] * 1e9))
+    assert unsteadiness(alike(stamps, concurrency), window, concurrency, np.zeros(0)) == right
+
+
+def alike(stamps: np.ndarray, concurrency: int, lengths: np.ndarray | None = None) -> Columns:
+    n = len(stamps)
+    phases = np.full(n, PHASES.index("measured"), np.int8)
+    return columns_of(stamps, np.ones((n, 2), np.int64) if lengths is None else lengths, phases, 1, concurrency)
 
 
 def seen(config: EngineConfig, mix: Mix, steps: int = 4) -> Counter[str]:

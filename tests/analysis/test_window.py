@@ -10,9 +10,10 @@ from scipy.special import bdtr
 from loadgen.analysis import metrics
 from loadgen.analysis.lengths import DOUBT, _within
 from loadgen.analysis.summary import distribution, latencies
-from loadgen.analysis.window import tokens_in
+from loadgen.analysis.window import idle_until, tokens_in
+from loadgen.experiments.columns import columns_of
 from loadgen.log.columns import Columns, columns
-from loadgen.records import Events
+from loadgen.records import PHASES, Events
 from loadgen.stats import percentile
 from tests.log.record_strategies import RECORD
 from tests.thorough import examples
@@ -47,6 +48,21 @@ def test_tokens_are_placed_one_by_one(c: Columns, at: list[int]) -> None:
             if edges[i] < stamp <= edges[i + 1] or (i == 0 and stamp == edges[0]):
                 slow[i] += tokens
     assert placed.tolist() == slow.tolist() and not guessed.any()
+
+
+SPANS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 8)), min_size=1, max_size=8)
+
+
+@settings(max_examples=examples(100), deadline=None)
+@given(SPANS)
+def test_idle_time_is_that_of_every_nanosecond_without_a_request(spans: list[tuple[int, int]]) -> None:
+    stamps = np.array([(start, start + length, start + length) for start, length in spans]) / 1e9
+    n = len(spans)
+    c = columns_of(stamps, np.ones((n, 2), np.int64), np.full(n, PHASES.index("measured"), np.int8), 1, 1)
+    at = np.array(sorted({stamp for start, length in spans for stamp in (start, start + length)}))
+    first = int(at.min())
+    slow = [sum(not any(start <= ns < start + length for start, length in spans) for ns in range(first, t)) for t in at]
+    assert idle_until(c, at).tolist() == slow
 
 
 @settings(max_examples=examples(100), deadline=None)

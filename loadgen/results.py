@@ -21,6 +21,7 @@ StopReason = Literal[
     "errors",  # shown as errors:admission_limit where the server refuses what is above a number in flight
     "client_bound",
     "max_level",
+    "no_sample",  # shown as no_sample:<objective>
     "budget",  # shown as budget:<time|requests|tokens|cost>
     "unreachable",
     "interrupted",
@@ -409,7 +410,8 @@ class StepSummary:
 class LevelResult:
     """One measured level, as the search sees it. `broke` names the objectives that failed, or that kept an undecided
     level from passing. `of_limit` is, by objective, its percentile as a share of its limit; `goodput` in requests/s;
-    `checks` are the objectives that decide; `windows` how many were pooled."""
+    `checks` are the objectives that decide; `windows` how many were pooled. `unsampled` says of each objective that no
+    answer has a sample of why that is: no length of the step would change it."""
 
     concurrency: int
     output_throughput: Estimate | None
@@ -426,6 +428,7 @@ class LevelResult:
     completed: float | None = None  # requests/s, of every phase
     checks: tuple[ObjectiveCheck, ...] = ()
     windows: int = 1
+    unsampled: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from .levels import (
     latest_of,
     marginal,
     two_doublings_below,
+    unsampled,
 )
 from .peak import highest, mean_of, of_levels, peak_goodput, throughputs, within
 from .repeats import differ, pooled
@@ -44,14 +45,16 @@ def stopped(
     best = mean_of(highest(known, reason, precision))
     kind, _, objective = reason.partition(":")
     limit, around = None, None
-    if kind == "slo":
+    missing = unsampled(latest)
+    if kind == "slo" and not missing:
         low, high = bracket(latest)
         limit = marginal(latest) or (low if high is not None else None)
         around = band(latest, limit, objective) if limit is not None else None
     unsteady = _differing(history) if repeated else _unsteady(history)
     parts = [_why(reason, latest, gain, last, listed)]
     if has_slo:
-        parts.append(_held(held, broke, limit, latest))
+        parts += [why_undecidable(name, why) for name, why in missing.items()]
+        parts.append(_held(held, broke, limit, latest) if kind != "no_sample" else "")
         if around is not None:
             parts.append(
                 f"{objective} stays within 5 % of its limit from {around[0]:,.3g} to {around[1]:,.3g} in flight."
@@ -95,6 +98,11 @@ def why_again(level: LevelResult) -> str:
     return "again, as this client was the limit" + (f" ({level.detail[:DETAIL_CHARS]})" if level.detail else "")
 
 
+def why_undecidable(objective: str, why: str) -> str:
+    """A sentence on an objective of which no answer has a sample."""
+    return f"{objective} has no sample, as {why}: no load can be told to hold or to break it."
+
+
 def admits(limit: int) -> str:
     """The beginning of a sentence on a server's admission limit."""
     many = "1 request" if limit == 1 else f"{limit:,} requests"
@@ -129,7 +137,7 @@ def _why(reason: str, latest: Latest, least_gain: float, last: LevelResult | Non
         return f"The {detail or 'run'} budget was used up {where}."
     if kind == "interrupted":
         return f"The run was interrupted {where}."
-    if kind == "slo":
+    if kind in ("slo", "no_sample"):
         return ""
     return f"The sweep ended {where}: {reason.replace('_', ' ')}."
 
@@ -151,7 +159,10 @@ def _held(held: int | None, broke: int | None, limit: int | None, latest: Latest
     undecided = sorted(
         n
         for n, result in latest.items()
-        if result.verdict in ("inconclusive", "baseline") and n > (held or 0) and (broke is None or n < broke)
+        if result.verdict in ("inconclusive", "baseline")
+        and not result.unsampled
+        and n > (held or 0)
+        and (broke is None or n < broke)
     )
     near = marginal(latest)
     if held is not None and broke is not None:

@@ -86,6 +86,12 @@ def certain(latest: Mapping[Load, LevelResult]) -> tuple[Load | None, Load | Non
     return held, broke
 
 
+def unsampled(latest: Mapping[Load, LevelResult]) -> Mapping[str, str]:
+    """The objectives of which no judged level has a sample, each with why."""
+    found = [level.unsampled for level in latest.values() if level.checks]
+    return {name: why for name, why in found[0].items() if all(name in one for one in found)} if found else {}
+
+
 def bracket(latest: Mapping[Load, LevelResult]) -> tuple[Load | None, Load | None]:
     """(highest level on the near side of the limit, lowest on the far side), neighbours among those measured.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..results import LevelResult, StepSummary, Stop
-from .answer import why_failed
+from .answer import why_failed, why_undecidable
 from .levels import ended_by
 from .verdict import ERRORS, sent_late
 
@@ -46,4 +46,6 @@ def _held(level: LevelResult, load: str, names: str) -> str:
         return f"{load} do not hold every objective{names}."
     if level.verdict == "marginal":
         return f"At {load} the objectives are met to within 5 %: the limit lies there."
+    if level.unsampled:
+        return " ".join(why_undecidable(name, why) for name, why in level.unsampled.items())
     return f"Undecided at {load}{names}; a longer step would tell."

@@ -2,7 +2,8 @@
 
 Rules, in this order:
 1. A level that says nothing more can be learnt (client limit, too many failures, budget, interrupt) ends the sweep;
-   one that this client shaped does so when it is shaped again.
+   one that this client shaped does so when it is shaped again. So does, unless levels are listed, one at which no
+   answer has a sample of an objective.
 2. A given list of levels is measured to its end.
 3. Without a broken objective the load rises by `factor`, until throughput stops growing or the highest level is done.
 4. Once a level is too much, the gap between it and the highest that is not is halved on the log scale, down to the
@@ -36,6 +37,7 @@ from .levels import (
     latest_of,
     marginal,
     second_try,
+    unsampled,
 )
 from .peak import AGAIN, imprecise
 from .repeats import LEAST, MOST, answering, climb_of, in_turn, pooled
@@ -128,6 +130,8 @@ def decide(history: Sequence[LevelResult], plan: SweepPlan) -> NextLevel | Stop:
         if reason == "errors" and history[-1].admitted and below:
             reason = ADMISSION
         return _stop(reason, history, plan, history[-1])
+    if plan.levels is None and (missing := unsampled(latest)) and history[-1].verdict != "fail":
+        return _stop(f"no_sample:{next(iter(missing))}", history, plan)
     if plan.levels is not None:
         order = in_turn(plan.levels, plan.repeats)
         if len(history) < len(order):

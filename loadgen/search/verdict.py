@@ -14,6 +14,7 @@ ERRORS = "errors"  # the name under which too many failures break a level
 LATE_MS = 10.0
 LATE_SHARE = 0.1
 UNSENT_SHARE = 0.01
+LEAST_ANSWERS = 8  # of which none has a sample of a metric, to say that no answer has
 
 
 def errors_verdict(
@@ -86,7 +87,23 @@ def judge(
         goodput=summary.goodput,
         completed=summary.completion_rate.value if summary.completion_rate else None,
         checks=tuple(deciding),
+        unsampled={
+            c.objective: _why_unsampled(c.metric, summary)
+            for c in deciding
+            if c.exceedance is None and summary.requests.get("ok", 0) >= LEAST_ANSWERS
+        },
     )
+
+
+def _why_unsampled(metric: str, summary: StepSummary) -> str:
+    """Why no answer has a sample of a metric, to stand after "as"."""
+    if summary.flags.get("not_streamed", 0) >= summary.requests.get("ok", 0):
+        return "the server does not stream its answers"
+    if metric == "ttfc":
+        return "no answer has content beside its reasoning"
+    if summary.output_tokens_mean is not None and summary.output_tokens_mean <= 1:
+        return "answers have one token"
+    return "answers come in one piece"
 
 
 def _of_limit(summary: StepSummary, slo: Slo) -> dict[str, float]:

@@ -74,6 +74,15 @@ def test_the_answer_names_the_rate(
     assert "concurrent" not in stop.sentence
 
 
+def test_a_longer_step_is_not_recommended_where_no_answer_has_a_sample() -> None:
+    summary = step(parse_slo(["ttft_p95=200ms"]), n=20)
+    level = dataclasses.replace(
+        judge(summary, parse_slo(["ttft_p95=200ms"])), unsampled={"ttft_p95": "the server does not stream its answers"}
+    )
+    said = settle_rate(level, summary, has_slo=True).sentence
+    assert said.startswith("ttft_p95 has no sample, as the server does not stream") and "longer" not in said
+
+
 @pytest.mark.parametrize(
     ("late_ms", "ttft_factor", "late"),
     [(0, 1, False), (9, 1, False), (11, 1, True), (11, 10, False), (49, 10, False), (51, 10, True)],

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadgen.errors import UsageError
-from loadgen.results import Estimate, LevelResult, NextLevel, Stop
+from loadgen.results import Estimate, LevelResult, NextLevel, ObjectiveCheck, Stop
 from loadgen.search import SweepPlan, decide
 from loadgen.search.levels import band, bracket
 from tests.thorough import examples
@@ -253,6 +253,37 @@ def test_a_given_list_is_run_to_its_end() -> None:
     chance = decide(levels("1b 16p 4p"), plan)
     assert isinstance(chance, Stop)
     assert (chance.reason, chance.held) == ("max_level", 16)
+
+
+def unsampled(*kinds: str) -> list[LevelResult]:
+    """Of the TPOT no level has a sample."""
+    none = ObjectiveCheck("tpot_p95", "tpot", 0.05, None, None, 0, "inconclusive")
+    why = {"tpot_p95": "answers have one token"}
+    return [replace(one, checks=(none,), unsampled=why) for one in levels(" ".join(kinds))]
+
+
+def test_an_objective_without_any_sample_ends_a_sweep_at_once() -> None:
+    found = decide(unsampled("1N"), SLO)
+    assert isinstance(found, Stop)
+    assert (found.reason, found.held, found.broke, found.limit) == ("no_sample:tpot_p95", None, None, None)
+    assert found.sentence == (
+        "tpot_p95 has no sample, as answers have one token: no load can be told to hold or to break it."
+        " Highest output throughput: 50.0 ±1.0 tokens/s."
+    )
+    assert isinstance(decide(levels("1N"), SLO), NextLevel)
+    sampled = [*unsampled("1N"), *levels("2i")]
+    sampled[1] = replace(sampled[1], checks=sampled[0].checks)
+    assert isinstance(decide(sampled, SLO), NextLevel), "the second level has a sample"
+
+
+def test_an_objective_without_any_sample_is_said_of_a_list_and_its_limit_is_not() -> None:
+    plan = SweepPlan(levels=(1, 8, 16), has_slo=True)
+    assert isinstance(decide(unsampled("1i"), plan), NextLevel)
+    found = decide(unsampled("1i", "8i", "16f"), plan)
+    assert isinstance(found, Stop)
+    assert (found.reason, found.broke, found.limit) == ("slo:ttft_p95", 16, None)
+    assert "tpot_p95 has no sample" in found.sentence and "16 concurrent requests break" in found.sentence
+    assert "most likely" not in found.sentence and "Undecided" not in found.sentence
 
 
 @pytest.mark.parametrize(

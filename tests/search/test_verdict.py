@@ -150,3 +150,24 @@ def test_more_failures_are_never_a_better_verdict(n: int, failed: int, allowed: 
 def test_a_client_at_its_limit_voids_the_level() -> None:
     assert judge(summary(ended="client"), BOTH).verdict == "invalid"
     assert judge(replace(summary(failed=50), requests={"client_error": 50}), BOTH).verdict == "invalid"
+
+
+@pytest.mark.parametrize(
+    ("ok", "flags", "tokens", "metric", "why"),
+    [
+        (16, {}, 1.0, "tpot", "answers have one token"),
+        (16, {}, 1.0, "itl", "answers have one token"),
+        (16, {}, 8.0, "tpot", "answers come in one piece"),
+        (16, {"not_streamed": 16}, 8.0, "ttft", "the server does not stream its answers"),
+        (16, {}, 8.0, "ttfc", "no answer has content beside its reasoning"),
+        (4, {}, 1.0, "tpot", None),  # too few to say so of all
+    ],
+)
+def test_why_no_answer_has_a_sample(
+    ok: int, flags: dict[str, int], tokens: float, metric: str, why: str | None
+) -> None:
+    name = f"{metric}_p95"
+    seen = replace(summary(check(name, "none")), requests={"ok": ok}, flags=flags, output_tokens_mean=tokens)
+    found = judge(seen, parse_slo([f"{name}=50ms"]), baseline=True)
+    assert found.verdict == "baseline"
+    assert dict(found.unsampled) == ({} if why is None else {name: why})

@@ -73,6 +73,8 @@ TERMS: dict[str, str] = {
     "plateau": "吞吐量不再增长",
     "over_saturated": "吞吐量连续下降（过饱和）",
     "max_level": "已测完所有要求的负载",
+    "no_sample": "目标没有样本，无法判定",
+    "no_sample:{name}": "目标 {name} 没有样本（回答只有一个 token，或未以流式返回），无法判定",
     "errors": "失败过多",
     "errors:admission_limit": "服务器的准入限制",
     "client_bound": "客户端是瓶颈",

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from loadgen.analysis.since import Since
+from loadgen.log.codec import stop_object
 from loadgen.log.store import RunFolder
-from loadgen.results import Estimate
+from loadgen.results import Estimate, Stop
 from tests.cases.support import loadgen
 from tests.report.chinese import prose
 from tests.report.drawn import drawn_run
@@ -182,3 +183,22 @@ def test_a_run_unlike_the_one_before_is_a_warning(tmp_path: Path) -> None:
     page = out.read_text(encoding="utf-8")
     for text, level in ((changed, "warning"), (same, "info")):
         assert re.search(rf'<li class="{level}"><p><b class="level">\w+</b> <bdi>{re.escape(text)}</bdi>', page)
+
+
+@pytest.mark.parametrize(
+    ("stop", "said"),
+    [
+        (
+            Stop("no_sample:tpot_p95", None, None, None, ""),
+            "目标 tpot_p95 没有样本（回答只有一个 token，或未以流式返回），无法判定",
+        ),
+    ],
+)
+def test_an_answer_in_chinese(stop: Stop, said: str, tmp_path: Path) -> None:
+    levels = [
+        {"step": i, "verdict": "fail" if i == 2 else "pass", "broke": ["ttft_p95"] * (i == 2)} for i in range(1, 5)
+    ]
+    run = drawn_run(tmp_path, each=60, levels=(1, 8, 16, 24), manifest={"stop": stop_object(stop), "levels": levels})
+    out = tmp_path / "page.html"
+    assert loadgen("report", str(run), "--html", str(out), "--lang", "zh").code == 0
+    assert said in "".join(spoken(out.read_text(encoding="utf-8")))

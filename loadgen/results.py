@@ -449,10 +449,11 @@ class NextLevel:
 class Stop:
     """The end of a sweep. Loads are requests in flight or, of an open loop, requests/s.
 
-    `held` is the highest load that passed and `broke` the lowest that failed, each proven. `limit` is the answer where
-    objectives ended the sweep: the highest load that meets them as far as can be told, which need not be proven; over
-    the `band` the percentile that decides stays within 5 % of its objective. `first` says whether throughput stopped
-    growing before an objective broke. `peak_goodput` is in requests/s. `unsteady`: two windows of one load differ.
+    `held` is the highest load that passed and `broke` the lowest that failed, each proven; `held_again` passed above
+    `broke`. `limit` is the answer where objectives ended the sweep: the highest load that meets them as far as can be
+    told, which need not be proven; over the `band` the percentile that decides stays within 5 % of its objective.
+    `first` says whether throughput stopped growing before an objective broke. `peak_goodput` is in requests/s.
+    `unsteady`: two windows of one load differ.
     """
 
     reason: str  # a StopReason, with its detail after a colon
@@ -465,6 +466,7 @@ class Stop:
     first: Came | None = None
     peak_goodput: float | None = None
     unsteady: bool = False
+    held_again: tuple[float, ...] = ()
 
 
 # --- the server -----------------------------------------------------------------------------------------------------

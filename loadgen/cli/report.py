@@ -195,8 +195,13 @@ def answer_again(summaries: Sequence[StepSummary], marks: Mapping[int, Mark]) ->
         sentence = f"no measured level holds: {_load(broke, unit)} break {names}"
     else:
         sentence = "undecided: no measured level is proven to hold or to break; measure longer"
+    above = tuple(c for c in sorted(last) if broke is not None and c > broke and last[c][1].verdict == "pass")
+    if above:
+        start = sentence if held is not None else f"{_load(broke or 0, unit)} break {names}"
+        sentence = f"{start}; above that, {', '.join(f'{c:,g}' for c in above)} hold again"
     peak = max((s.output_throughput for s in summaries if s.output_throughput), key=lambda e: e.value, default=None)
-    return Stop(f"slo:{last[broke][1].broke[0]}" if broke is not None else "max_level", held, broke, peak, sentence)
+    reason = f"slo:{last[broke][1].broke[0]}" if broke is not None else "max_level"
+    return Stop(reason, held, broke, peak, sentence, held_again=above)
 
 
 def _load(load: float, unit: str) -> str:

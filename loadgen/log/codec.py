@@ -312,9 +312,15 @@ def decode_stop(obj: Mapping[str, Any] | None) -> Stop | None:
             first=cast("Came | None", _enum(obj, "first", _CAME)),
             peak_goodput=_float(obj, "peak_goodput_req_s"),
             unsteady=obj.get("unsteady") is True,
+            held_again=_numbers(obj.get("held_again")),
         )
     except FaultError:
         return None
+
+
+def _numbers(value: object) -> tuple[float, ...]:
+    known = value if isinstance(value, list) else []
+    return tuple(float(one) for one in known if isinstance(one, int | float))
 
 
 def _pair(value: object) -> tuple[float, float] | None:

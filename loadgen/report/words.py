@@ -251,6 +251,12 @@ TABLE: dict[str, tuple[str, str]] = {
         "{held} hold every objective, {broke} do not ({objectives}).",
         "{held}满足所有目标，{broke}不满足（{objectives}）。",
     ),
+    "answer.and": (", ", "、"),
+    "answer.broke_only": ("{broke} break {objectives}.", "{broke}违反 {objectives}。"),
+    "answer.again": (
+        "Above that, {loads} hold every objective again.",
+        "更高的负载中，{loads}又满足所有目标。",
+    ),
     "answer.broke": (
         "No load measured holds: {broke} break {objectives}.",
         "没有负载满足目标：{broke}违反 {objectives}。",

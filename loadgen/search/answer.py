@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from ..results import Came, Estimate, LevelResult, Stop
 from .levels import (
     Latest,
+    again_above,
     band,
     bracket,
     certain,
@@ -45,7 +46,7 @@ def stopped(
     best = mean_of(highest(known, reason, precision))
     kind, _, objective = reason.partition(":")
     limit, around = None, None
-    missing = unsampled(latest)
+    missing, again = unsampled(latest), again_above(latest)
     if kind == "slo" and not missing:
         low, high = bracket(latest)
         limit = marginal(latest) or (low if high is not None else None)
@@ -76,6 +77,7 @@ def stopped(
         first=_first(kind, latest, gain),
         peak_goodput=peak_goodput(latest),
         unsteady=bool(unsteady),
+        held_again=again,
     )
 
 
@@ -164,11 +166,13 @@ def _held(held: int | None, broke: int | None, limit: int | None, latest: Latest
         and n > (held or 0)
         and (broke is None or n < broke)
     )
-    near = marginal(latest)
+    near, again = marginal(latest), again_above(latest)
     if held is not None and broke is not None:
         said = f"{_n(held)} hold{'s' if held == 1 else ''} every objective, {broke} do not{names}."
     elif held is not None:
         said = f"{_n(held)} hold{'s' if held == 1 else ''} every objective."
+    elif broke is not None and again:
+        said = f"{_n(broke)} break{_s(broke)} the objectives{names}, and no lower level is proven to hold them."
     elif broke is not None and broke == min(latest):
         lower = "; try a lower --start" if broke > 1 else ""
         said = f"No level holds the objectives: {_n(broke)}, the lowest, already break{_s(broke)} them{names}{lower}."
@@ -176,6 +180,8 @@ def _held(held: int | None, broke: int | None, limit: int | None, latest: Latest
         said = f"No level is proven to hold the objectives, and {_n(broke)} break{_s(broke)} them{names}."
     else:
         said = "No level is proven to hold or to break the objectives."
+    if again:
+        said += f" Above that, {_and(again)} hold{_s(len(again))} every objective again."
     if near is not None:
         said += f" At {_n(near)} they are met to within 5 %: the limit lies there."
     elif limit is not None and limit != held:
@@ -225,6 +231,11 @@ def _n(level: int) -> str:
 
 def _s(level: int) -> str:
     return "s" if level == 1 else ""
+
+
+def _and(levels: Sequence[int]) -> str:
+    *others, last = map(str, levels)
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def _rate(estimate: Estimate) -> str:

@@ -86,6 +86,12 @@ def certain(latest: Mapping[Load, LevelResult]) -> tuple[Load | None, Load | Non
     return held, broke
 
 
+def again_above(latest: Mapping[Load, LevelResult]) -> tuple[Load, ...]:
+    """The levels that passed though a lower one failed."""
+    _, broke = certain(latest)
+    return tuple(n for n in sorted(latest) if broke is not None and n > broke and latest[n].verdict == "pass")
+
+
 def unsampled(latest: Mapping[Load, LevelResult]) -> Mapping[str, str]:
     """The objectives of which no judged level has a sample, each with why."""
     found = [level.unsampled for level in latest.values() if level.checks]

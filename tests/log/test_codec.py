@@ -181,10 +181,12 @@ def test_stops_come_back() -> None:
     for peak in (None, Estimate(4157.0, 4095.0, 4219.0), Estimate(4157.0)):
         stop = Stop("slo:ttft_p95", 88, 92, peak, "88 hold, 92 do not")
         assert codec.decode_stop(json.loads(codec.encode(codec.stop_object(stop)))) == stop
-        rate = dataclasses.replace(stop, held=12.5, broke=None)
+        rate = dataclasses.replace(stop, held=12.5, broke=None, held_again=(96.0, 128.0))
         assert codec.decode_stop(json.loads(codec.encode(codec.stop_object(rate)))) == rate
     assert codec.decode_stop(None) is None
     assert codec.decode_stop({"reason": 3}) is None
+    odd = codec.decode_stop({"reason": "slo", "held_again": ["8", 12, None]})
+    assert odd is not None and odd.held_again == (12.0,)
 
 
 def test_a_summary_is_strict_json_with_units_and_null_for_what_is_not_finite() -> None:

@@ -12,9 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from loadgen.analysis import summarise_run
+from loadgen.cli.report import answer_again
 from loadgen.log.codec import stop_object
+from loadgen.log.columns import columns
 from loadgen.log.store import RunFolder, open_run
-from loadgen.results import Stop
+from loadgen.report.text import Mark
+from loadgen.results import Slo, Stop
 from tests.cases.support import loadgen as in_this_process
 from tests.report.summaries import run_records
 
@@ -88,6 +92,18 @@ def test_other_objectives_are_judged_again(folder: Path, slo: str, code: int, wo
     done = loadgen("report", folder, "--slo", slo)
     assert done.returncode == code, done
     assert words in done.stdout.decode()
+
+
+def test_a_level_that_holds_above_one_that_does_not_is_named() -> None:
+    records, observations = run_records((1, 4, 8, 12))
+    summaries = summarise_run(columns(records), Slo(), observations)
+    marks = {step: Mark("fail", ("ttft_p95",)) if step == 2 else Mark("pass") for step in range(1, 5)}
+    found = answer_again(summaries, marks)
+    assert found is not None and (found.held, found.broke, found.held_again) == (1, 4, (8, 12))
+    assert found.sentence == "1 concurrent requests hold, 4 do not (ttft_p95); above that, 8, 12 hold again"
+    lowest = answer_again(summaries[1:], marks)
+    assert lowest is not None and lowest.held is None
+    assert lowest.sentence == "4 concurrent requests break ttft_p95; above that, 8, 12 hold again"
 
 
 def test_too_few_requests_leave_the_answer_open() -> None:

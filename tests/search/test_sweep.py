@@ -249,10 +249,34 @@ def test_a_given_list_is_run_to_its_end() -> None:
     assert (held.reason, held.held, held.broke) == ("max_level", 16, None)
     odd = decide(levels("1p 16p 4f"), plan)  # a pass above a fail is not called held
     assert isinstance(odd, Stop)
-    assert (odd.held, odd.broke) == (1, 4)
+    assert (odd.held, odd.broke, odd.held_again) == (1, 4, (16,))
+    assert "Above that, 16 holds every objective again." in odd.sentence
     chance = decide(levels("1b 16p 4p"), plan)
     assert isinstance(chance, Stop)
     assert (chance.reason, chance.held) == ("max_level", 16)
+
+
+@pytest.mark.parametrize(
+    ("history", "sentence"),
+    [
+        (
+            "1p 4f 8p 12p",
+            "1 concurrent request holds every objective, 4 do not (ttft_p95)."
+            " Above that, 8 and 12 hold every objective again.",
+        ),
+        (
+            "1f 4f 8p 10p 12p",
+            "1 concurrent request breaks the objectives (ttft_p95), and no lower level is proven to hold them."
+            " Above that, 8, 10 and 12 hold every objective again.",
+        ),
+        ("1p 4f 8i 12f", "1 concurrent request holds every objective, 4 do not (ttft_p95)."),
+    ],
+)
+def test_levels_that_hold_above_one_that_does_not_are_named(history: str, sentence: str) -> None:
+    measured = levels(history)
+    found = decide(measured, SweepPlan(levels=tuple(one.concurrency for one in measured), has_slo=True))
+    assert isinstance(found, Stop)
+    assert found.sentence == sentence
 
 
 def unsampled(*kinds: str) -> list[LevelResult]:

@@ -85,9 +85,12 @@ def answer_text(view: View) -> str:
     elif stop.held is not None:
         said.append(w("answer.held_only", held=load_words(view, stop.held)))
     elif stop.broke is not None:
-        said.append(w("answer.broke", broke=load_words(view, stop.broke), objectives=_broken(view, stop.broke)))
+        key = "answer.broke_only" if stop.held_again else "answer.broke"
+        said.append(w(key, broke=load_words(view, stop.broke), objectives=_broken(view, stop.broke)))
     else:
         said.append(w("answer.stopped", reason=w.said(clean(stop.reason))))
+    if stop is not None and stop.held_again:
+        said.append(w("answer.again", loads=w("answer.and").join(load_words(view, load) for load in stop.held_again)))
     if stop is not None and stop.peak_throughput is not None:
         said.append(w("answer.peak", peak=with_error(stop.peak_throughput)))
     if failed == sent:

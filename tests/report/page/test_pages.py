@@ -189,6 +189,15 @@ def test_a_run_unlike_the_one_before_is_a_warning(tmp_path: Path) -> None:
     ("stop", "said"),
     [
         (
+            Stop("slo:ttft_p95", 1, 8, None, "", held_again=(16, 24)),
+            "1 个并发请求满足所有目标，8 个并发请求不满足（ttft_p95）。"
+            "更高的负载中，16 个并发请求、24 个并发请求又满足所有目标。",
+        ),
+        (
+            Stop("slo:ttft_p95", None, 8, None, "", held_again=(16,)),
+            "8 个并发请求违反 ttft_p95。更高的负载中，16 个并发请求又满足所有目标。",
+        ),
+        (
             Stop("no_sample:tpot_p95", None, None, None, ""),
             "目标 tpot_p95 没有样本（回答只有一个 token，或未以流式返回），无法判定",
         ),

@@ -166,11 +166,10 @@ class Observation:
     sent late because `max_in_flight` were already in flight, `not_dispatched` arrivals due before the window's end
     that were unsent then, and never sent.
 
-    Of a step that several `workers` (processes) shared, the peak is the sum of theirs: of an open loop at most too
-    high. `looks` is how often its verdict might be looked at while it ran, which widens the verdicts' intervals.
-    `decided` is what the look that ended it had decided: what the few requests that were still in flight then leave
-    undecided stays so decided, as it had been paid for. `cache_block` are the tokens of a block of the server's prefix
-    cache, where that was given.
+    `workers` is how many processes shared the step; the peak is that of all together. `looks` is how often its verdict
+    might be looked at while it ran, which widens the verdicts' intervals. `decided` is what the look that ended it had
+    decided: what the few requests that were still in flight then leave undecided stays so decided, as it had been paid
+    for. `cache_block` are the tokens of a block of the server's prefix cache, where that was given.
     """
 
     step: int

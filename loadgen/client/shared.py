@@ -13,7 +13,8 @@ silent for SILENT_S while it could run, voids the step.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -222,7 +223,6 @@ class Shared:
         told = [worker.over for worker in self.team if worker.over is not None]
         for over in told:
             self.budget.rejoin(*over["left"])
-        step.peak = sum(over["peak"] for over in told)
         step.not_dispatched = sum(over["not_dispatched"] for over in told)
         seen = step.observation(self.now())
         if told:
@@ -280,11 +280,23 @@ class Shared:
 
 
 class SharedStep(Phases):
-    """The phases of a step whose requests other processes send: their counters are added up."""
+    """The phases of a step whose requests other processes send: their counters are added up, and when each request was
+    in flight is kept for the most that were at once, of all workers together."""
 
     def __init__(self, plan: StepPlan, control: Control, workers: int) -> None:
         super().__init__(plan, control)
         self._told: list[Mapping[str, Any]] = [{}] * workers
+        self._began, self._ended = array("q"), array("q")
+
+    def count(self, record: Record, start_ns: int, end_ns: int) -> None:
+        if start_ns < end_ns:  # else it was ended before its time
+            self._began.append(start_ns)
+            self._ended.append(end_ns)
+        super().count(record, start_ns, end_ns)
+
+    def observation(self, now_ns: int) -> Observation:
+        self.peak = most_at_once(self._began, self._ended)
+        return super().observation(now_ns)
 
     def told(self, worker: int, counters: Mapping[str, Any]) -> None:
         """A worker's counters, as they are now."""
@@ -303,3 +315,15 @@ class SharedStep(Phases):
     def _passed(self) -> bool:
         """Will no worker send any more of the sample?"""
         return all(one.get("passed") for one in self._told)
+
+
+def most_at_once(began: Iterable[int], ended: Iterable[int]) -> int:
+    """Of requests that were in flight from one time to another, the most at once; one that ends as another begins does
+    not overlap it."""
+    most, ends = 0, sorted(ended)
+    over = 0  # of them, by then
+    for number, at in enumerate(sorted(began), 1):
+        while ends[over] <= at:
+            over += 1
+        most = max(most, number - over)
+    return most

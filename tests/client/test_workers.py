@@ -22,7 +22,7 @@ from loadgen.client.budget import Budget, apportion
 from loadgen.client.dialects.base import RequestOptions
 from loadgen.client.exchange import Timeouts
 from loadgen.client.pipe import pack, unpack
-from loadgen.client.shared import SILENT_S, SharedStep
+from loadgen.client.shared import SILENT_S, SharedStep, most_at_once
 from loadgen.client.step import Control, Part, StepPlan
 from loadgen.client.transport import Access
 from loadgen.client.workers import Fleet, configuration
@@ -443,3 +443,18 @@ def test_the_sample_is_complete_only_when_all_workers_have_passed() -> None:
     assert not step.over, "one measured request is in flight"
     step.count(replace(RECORD, phase="measured"), 50, 250)
     assert step.over and step.ended == "complete"
+
+
+def test_the_peak_is_that_of_all_workers_at_one_time() -> None:
+    """Three at once in one worker, and later two in another."""
+    step = SharedStep(StepPlan(1, 0, lambda p: True, warmup=0, rate=10.0), Control(), 2)
+    step.reach(100)
+    for start, end in ((110, 200), (120, 190), (130, 180), (300, 400), (310, 320), (400, 500), (900, 800)):
+        step.count(replace(RECORD, phase="filler"), start, end)
+    assert step.observation(1000).in_flight_peak == 3
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 9)), max_size=12))
+def test_the_most_at_once_is_that_of_the_fullest_nanosecond(spans: list[tuple[int, int]]) -> None:
+    slow = max((sum(start <= ns < start + length for start, length in spans) for ns in range(40)), default=0)
+    assert most_at_once([s for s, _ in spans], [s + length for s, length in spans]) == slow

@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import time
 from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import anyio
+import numpy as np
 
 from ..errors import LoadgenError
 from ..records import Record
@@ -317,13 +318,11 @@ class SharedStep(Phases):
         return all(one.get("passed") for one in self._told)
 
 
-def most_at_once(began: Iterable[int], ended: Iterable[int]) -> int:
+def most_at_once(began: Sequence[int], ended: Sequence[int]) -> int:
     """Of requests that were in flight from one time to another, the most at once; one that ends as another begins does
     not overlap it."""
-    most, ends = 0, sorted(ended)
-    over = 0  # of them, by then
-    for number, at in enumerate(sorted(began), 1):
-        while ends[over] <= at:
-            over += 1
-        most = max(most, number - over)
-    return most
+    if not len(began):
+        return 0
+    starts, ends = np.sort(np.asarray(began)), np.sort(np.asarray(ended))
+    over = np.searchsorted(ends, starts, side="right")  # of them, by then
+    return int((np.arange(1, len(starts) + 1) - over).max())

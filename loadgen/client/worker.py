@@ -217,7 +217,6 @@ class _Task:
         worker.tell()
         budget = self.budget
         return {
-            "peak": seen.in_flight_peak,
             "not_dispatched": seen.not_dispatched,
             "left": [budget.requests, budget.tokens, budget.cost, budget.excess],
             "health": asdict(watch.health()),

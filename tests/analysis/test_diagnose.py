@@ -90,6 +90,20 @@ def test_a_healthy_server_is_left_alone(metrics: bool) -> None:
     assert found.levels == 2
 
 
+@pytest.mark.parametrize("sigma", [0.0, 0.3])
+@pytest.mark.parametrize(("prefill_ms", "causes"), [(0.0, []), (0.3, ["prefill_bound"])])
+def test_prompts_take_the_time_of_answers_of_one_token_only_where_ttft_grows(
+    sigma: float, prefill_ms: float, causes: list[str]
+) -> None:
+    engine = replace(PLAIN, decode_ms=0.0, prefill_ms=prefill_ms)
+    found = measured(planted("healthy", engine, Prompts(200, 2, sigma), levels=(2.0, 4.0, 8.0)), seed=3)
+    first = found.columns.first_token_ns
+    one = np.ones_like(first)
+    table = replace(found.columns, output_count=one, output_asked=one, last_token_ns=first)
+    said = diagnose(replace(found, columns=table, summaries=summarise_run(table, Slo())))
+    assert [finding.cause for finding in said.findings] == causes
+
+
 def test_what_is_wrong_without_a_cause_is_said_to_be_so() -> None:
     found = measured(planted("healthy"), seed=3)
     slo = parse_slo(["e2e_p50=1ms"])

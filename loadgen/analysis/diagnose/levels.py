@@ -176,7 +176,8 @@ class Levels:
 
     def prefill_ms(self) -> tuple[float, Fit | None] | None:
         """What a prompt token costs, in ms: the slope of TTFT over the input length at the lowest load that shows one,
-        else by the server's own prefill time at the lowest, else at most the TTFT there, less a step."""
+        else by the server's own prefill time at the lowest, else, where lengths do not vary, at most the TTFT there,
+        less a step. Lengths that vary and show no slope tell of no such cost."""
         for level in self.by_load:
             fit = level.fit
             if fit is not None and fit.sure and fit.r2 >= LEAST_R2:
@@ -188,7 +189,7 @@ class Levels:
         server, step = base.summary.server, median(base.tpot, 0.0)
         if server is not None and server.prefill_ms is not None:
             return max(0.0, server.prefill_ms - step) / tokens, None
-        if base.users > 2 or not self.several:
+        if base.users > 2 or not self.several or any(level.fit is not None for level in self.by_load):
             return None
         return max(0.0, median(base.ttft) - step) / tokens, None
 
@@ -210,8 +211,10 @@ class Levels:
         return share
 
     def slower(self, level: Level) -> float | None:
-        """TPOT at a level, as a multiple of that at the lowest load."""
-        low, high = (median(one.tpot) for one in (self.base or level, level))
+        """TPOT at a level, as a multiple of that at the lowest load; of answers of one token, TTFT."""
+        base = self.base or level
+        one_token = not any(np.isfinite(one.tpot).any() for one in (base, level))
+        low, high = (median(one.ttft if one_token else one.tpot) for one in (base, level))
         return high / low if low > 0 and high > 0 else None
 
     def queue_ms(self, level: Level) -> float | None:

@@ -17,6 +17,7 @@ from loadgen.analysis.diagnose.finding import ordered
 from loadgen.analysis.diagnose.levels import least_squares
 from loadgen.analysis.diagnose.parallel import tensor_parallel
 from loadgen.analysis.diagnose.stalls import overlaps
+from loadgen.analysis.window import is_phase
 from loadgen.log.columns import NULL, columns
 from loadgen.records import OUTCOMES, Record
 from loadgen.results import ClientLimit, Slo, StepSummary
@@ -133,6 +134,26 @@ def test_timeouts_at_the_higher_load_alone_are_overload() -> None:
     said = diagnose(replace(found, columns=table, summaries=summarise_run(table, Slo())))
     assert said.first is not None
     assert (said.first.cause, said.first.gravity) == ("overload", "error")
+
+
+@pytest.mark.parametrize(
+    ("failed", "ended", "causes"),
+    [(2, "complete", []), (2, "errors", ["requests_failing"]), (12, "complete", ["requests_failing"])],
+)
+def test_failures_of_one_load_are_not_thinned_out_by_the_loads_below(
+    failed: int, ended: str, causes: list[str]
+) -> None:
+    found = measured(planted("healthy"), seed=3)
+    table = found.columns
+    last = np.flatnonzero((table.step == 2) & is_phase(table, "measured"))[-failed:]
+    outcome = table.outcome.copy()
+    outcome[last] = OUTCOMES.index("error")
+    table = replace(table, outcome=outcome)
+    *below, top = summarise_run(table, Slo())
+    allowing = {**found.manifest, "plan": {"max_error_rate": 0.15}}
+    said = diagnose(replace(found, columns=table, summaries=[*below, replace(top, ended=ended)], manifest=allowing))
+    assert failed / len(table) < 0.15
+    assert [(finding.cause, finding.steps) for finding in said.findings] == [(cause, (2,)) for cause in causes]
 
 
 def test_two_runs_that_do_not_tell_their_gpus_are_not_compared() -> None:

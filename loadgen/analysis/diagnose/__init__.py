@@ -16,16 +16,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+
+import numpy as np
 
 from ...log.columns import Columns
 from ...results import Slo, StepSummary
+from ...stats import binomial_bounds
+from ..conditions import mapping
+from ..redone import without_redone
 from .caches import cache_findings
 from .compute import compute_findings
 from .finding import CAUSES, Check, Diagnosis, Fact, Finding, ordered
 from .levels import Levels, levels_of, median
-from .outcomes import outcome_findings
+from .outcomes import MOST_FAILED, failures, outcome_findings
 from .parallel import parallel_findings, side_by_side
 from .places import queue_findings
 from .setting import checks
@@ -55,7 +60,7 @@ class Measured:
 def diagnose(measured: Measured, other: Measured | None = None) -> Diagnosis:
     """What is wrong with a run, or with two side by side, and what to change."""
     run = measured.levels()
-    found = [*outcome_findings(run), *wire_findings(run), *cache_findings(run)]
+    found = [*outcome_findings(run), *_failing_loads(run), *wire_findings(run), *cache_findings(run)]
     beside = other.levels() if other is not None else None
     found += parallel_findings(run, beside) if beside is not None else []
     found += [*queue_findings(run), *compute_findings(run), *_unsteady(run)]
@@ -65,6 +70,23 @@ def diagnose(measured: Measured, other: Measured | None = None) -> Diagnosis:
     if beside is not None:
         asked = (*asked, side_by_side(run, beside))
     return Diagnosis(asked, ordered(found), len(run.by_load))
+
+
+def _failing_loads(run: Levels) -> list[Finding]:
+    """Failures that are few of the whole run, and too many of the loads that they ended or broke."""
+    rate = mapping(run.manifest.get("plan")).get("max_error_rate")
+    allowed = float(rate) if isinstance(rate, int | float) else MOST_FAILED
+    beyond = [s.step for s in without_redone(run.all) if s.ended == "errors" or _proven(s, allowed)]
+    if not beyond or failures(run):
+        return []
+    judged = {**run.manifest, "plan": {"max_error_rate": 0.0}}  # beyond it they are, each by itself
+    return failures(replace(run, columns=run.columns.where(np.isin(run.columns.step, beyond)), manifest=judged))
+
+
+def _proven(s: StepSummary, allowed: float) -> bool:
+    """Do more of a step's requests fail than is allowed, beyond chance?"""
+    low = binomial_bounds(s.failed / s.judged, s.judged)[0] if s.failed else 0.0
+    return low > allowed
 
 
 def _unsteady(run: Levels) -> list[Finding]:

@@ -49,12 +49,18 @@ def load_of(summary: StepSummary) -> Load:
 
 @dataclass(frozen=True, slots=True)
 class RunSide:
-    """What of a run is compared."""
+    """What of a run is compared. `invalid` says, by step, why it says nothing of the server."""
 
     name: str
     manifest: Mapping[str, Any] | None
     columns: Columns
     summaries: Sequence[StepSummary]
+    invalid: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def measured(self) -> frozenset[Load]:
+        """All its loads, those of invalid steps with them."""
+        return frozenset(map(load_of, self.summaries))
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +149,7 @@ class Compared:
 def compare(a: RunSide, b: RunSide) -> Comparison:
     """B against A at each load that both measured. Two runs of a single load each are compared whatever these are."""
     ours, theirs = _by_load(a), _by_load(b)
-    if len(ours) == 1 and len(theirs) == 1:
+    if len(ours) == len(a.measured) == 1 and len(theirs) == len(b.measured) == 1:
         pairs = {next(iter(theirs)): (next(iter(ours.values())), next(iter(theirs.values())))}
     else:
         pairs = {load: (ours[load], theirs[load]) for load in ours if load in theirs}
@@ -167,8 +173,8 @@ def compare(a: RunSide, b: RunSide) -> Comparison:
         a=a.name,
         b=b.name,
         loads=tuple(pairs),
-        alone_a=tuple(load for load in ours if load not in pairs) if len(pairs) != 1 or len(ours) > 1 else (),
-        alone_b=tuple(load for load in theirs if load not in pairs),
+        alone_a=tuple(sorted(ours.keys() - b.measured)) if len(pairs) != 1 or len(ours) > 1 else (),
+        alone_b=tuple(sorted(theirs.keys() - a.measured - pairs.keys())),
         differences=tuple(differences),
         curve=tuple(_curve(differences, len(pairs))),
         failing=tuple(failing),
@@ -199,8 +205,9 @@ def guarded_differences(differences: Sequence[Difference]) -> list[Difference]:
 
 
 def _by_load(run: RunSide) -> dict[Load, Side]:
-    """The steps by load, rising; of a load measured twice the later."""
-    sides = {load_of(side.summary): side for side in step_sides(run.columns, list(run.summaries))}
+    """The steps by load, rising, without invalid ones; of a load measured twice the later."""
+    sound = [s for s in run.summaries if s.step not in run.invalid]
+    sides = {load_of(side.summary): side for side in step_sides(run.columns, sound)}
     return dict(sorted(sides.items()))
 
 

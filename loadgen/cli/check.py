@@ -133,7 +133,7 @@ def _of_logs(
     from ..analysis.regression import Check, judge_losses
     from ..report.compared import notes, refusal
     from ..slo import parse_slo
-    from .compare import run_side
+    from .compare import left_out, nothing_left, run_side
 
     if path == base == "-":
         raise UsageError("stdin can be read only once", "give - for one of the runs")
@@ -146,9 +146,12 @@ def _of_logs(
     refused = "" if anyway else refusal(told)
     if found.overlap and not found.primary:
         refused = refused or "the runs were asked for other lengths: give both the same workload and seed"
+    invalid = [*left_out(a, "A"), *left_out(b, "B")]
+    nothing = nothing_left([a, b]) if invalid and not found.loads else ""
+    said = [] if nothing else notes(found, "B")
     more = [f"not told by both: {', '.join(unknown(told))}"] if unknown(told) else []
     judged = judge_losses(found.primary, margin)
-    return Check(judged, found.failing, _objections(found), refused), (*notes(found, "B"), *more)
+    return Check(judged, found.failing, _objections(found), refused or nothing), (*said, *invalid, *more)
 
 
 def _objections(found: Comparison) -> tuple[Objection, ...]:

@@ -10,8 +10,10 @@ from ..errors import Exit, UsageError
 from .values import screen_width
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ..analysis.compare import RunSide
-    from ..results import Slo
+    from ..results import Slo, StepSummary
 
 EPILOG = """\
 \b
@@ -34,17 +36,19 @@ def compare(paths: tuple[str, ...], anyway: bool, as_json: bool, html: str | Non
 
     Each is what `loadgen report` reads; one of them may be - for stdin. First the conditions stand side by side: where
     more than one main variable was changed, what each did cannot be told apart, and nothing is compared without
-    --anyway. Runs of one workload and one seed are paired by equal work, which finds much smaller differences.
+    --anyway. Runs of one workload and one seed are paired by equal work, which finds much smaller differences. Steps of
+    which this client was the limit are left out, and named.
 
     The exit code is 4 where it is refused, or no load was measured by two of them.
     """
     import sys
+    from dataclasses import replace
 
     from ..analysis.compare import Compared, guarded
     from ..analysis.compare import compare as compared_with
     from ..analysis.conditions import conditions
     from ..log.codec import encode, plain
-    from ..report.compared import compared_lines, compared_object, refusal
+    from ..report.compared import compared_lines, compared_object, letter, refusal, wrapped
     from .reading import check_page, write_page
 
     if len(paths) < 2:
@@ -65,11 +69,21 @@ def compare(paths: tuple[str, ...], anyway: bool, as_json: bool, html: str | Non
 
         names, steps = [side.name for side in sides], [side.summaries for side in sides]
         write_page(html, compared_page(Several(names, steps, result, refused, Words(lang))))
+    told = [] if refused else [left_out(side, letter(i)) for i, side in enumerate(sides)]
+    nothing = nothing_left(sides) if any(told) and not any(one.loads for one in against) else ""
+    if nothing:
+        result = replace(result, against_first=())
     if as_json:
-        sys.stdout.buffer.write(encode(plain(compared_object(result, refused=refused))))
+        shown = compared_object(result, refused=refused or nothing)
+        for i, one in enumerate(shown["comparisons"], 1):
+            one["notes"] += [*told[0], *told[i]]
+        sys.stdout.buffer.write(encode(plain(shown)))
         sys.stdout.buffer.flush()
     elif html is None:
-        click.echo("\n".join(compared_lines(result, refused=refused, width=screen_width())))
+        width = screen_width()
+        more = [f"note      {note}" for note in [*(note for notes in told for note in notes), nothing] if note]
+        lines = compared_lines(result, refused=refused, width=width) + (["", *wrapped(more, width)] if more else [])
+        click.echo("\n".join(lines))
     return Exit.UNDECIDED if refused or not any(one.loads for one in against) else Exit.DONE
 
 
@@ -80,8 +94,40 @@ def run_side(path: str, slo: Slo | None = None) -> RunSide:
     from ..log.quick import read_columns
     from ..log.store import open_run
     from ..results import Slo
+    from .report import marks_of
 
-    run = open_run(path)
+    run, slo = open_run(path), slo or Slo()
     table = read_columns(run).without(run.uncounted)
     seen = [one for one in run.observations if one.step not in run.uncounted]
-    return RunSide(run.source, run.manifest, table, summarise_run(table, slo or Slo(), seen, run.server))
+    summaries = summarise_run(table, slo, seen, run.server)
+    marks = marks_of(run, summaries, slo, again=False)
+    invalid = {s.step: _limit(s) for s in summaries if marks[s.step].verdict == "invalid"}
+    return RunSide(run.source, run.manifest, table, summaries, invalid)
+
+
+def _limit(summary: StepSummary) -> str:
+    from ..search.verdict import sent_late
+
+    limit = summary.client_limit.what if summary.client_limit is not None else sent_late(summary)
+    return limit or summary.detail or "it ran into a limit of this machine"
+
+
+def left_out(side: RunSide, name: str) -> list[str]:
+    """The loads of which nothing is left without invalid steps, and why."""
+    from ..analysis.compare import load_of
+    from ..report.compared import load_text
+
+    sound = {load_of(s) for s in side.summaries if s.step not in side.invalid}
+    why = {load_of(s): side.invalid[s.step] for s in side.summaries if s.step in side.invalid}
+    return [
+        f"{name} says nothing of the server at {load_text(load)}, which is left out: this client was the limit ({text})"
+        for load, text in why.items()
+        if load not in sound
+    ]
+
+
+def nothing_left(sides: Sequence[RunSide]) -> str:
+    """That invalid steps leave nothing to compare, and what to do."""
+    limits = [s.client_limit for side in sides for s in side.summaries if s.step in side.invalid]
+    remedy = next((limit.remedy for limit in limits if limit is not None), "measure from another machine")
+    return f"nothing can be compared: no load is left that both measured and this client did not limit; {remedy}"

@@ -121,6 +121,19 @@ def test_only_loads_that_both_measured_and_three_of_them_at_the_most() -> None:
     assert len(found.curve) == 3 and all(d.load is None for d in found.curve)
 
 
+def test_invalid_steps_are_left_out_and_an_earlier_sound_one_stands() -> None:
+    records, observations = run_records((1, 8, 8))
+    c = columns(records)
+    whole = RunSide("x", None, c, summarise_run(c, Slo(), observations))
+    again, lost = replace(whole, invalid={3: "slow"}), replace(whole, invalid={2: "slow", 3: "slow"})
+    found = compare(whole, again)
+    assert found.loads == (Load(False, 1), Load(False, 8))
+    assert [side.summary.step for side in found.matched[1]] == [3, 2]
+    found = compare(whole, lost)
+    assert (found.loads, found.alone_a, found.alone_b) == ((Load(False, 1),), (), ())
+    assert compare(lost, replace(whole, invalid={1: "slow"})).loads == ()
+
+
 def test_a_rate_is_not_compared_with_as_many_in_flight() -> None:
     """8 in flight and 8 requests/s are of one number, and are two loads."""
     made = []

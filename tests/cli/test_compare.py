@@ -119,6 +119,30 @@ def test_an_objective_that_only_the_run_breaks_is_a_regression(
     assert said.code == 1 and "ttft_p95" in said.out.splitlines()[0]
 
 
+def test_of_steps_that_this_client_limited_nothing_is_said_of_the_server(
+    call: Call, logs: dict[str, Path], tmp_path: Path
+) -> None:
+    records, observations = run_records((1, 8))
+    ours = [replace(one, ended="client", detail="no file descriptor was left") for one in observations]
+    some = folder(tmp_path, "some", records, [observations[0], ours[1]], MANIFEST)
+    none = folder(tmp_path, "none", records, ours, MANIFEST)
+    named = "B says nothing of the server at a load of 8, which is left out: this client"
+    said = call("compare", logs["folder"], some)
+    assert (
+        said.code == 0 and named in said.out and "at a load of 1," in said.out and "at a load of 8, p" not in said.out
+    )
+    (found,) = json.loads(call("compare", logs["folder"], some, "--json").out)["comparisons"]
+    assert found["loads"] == [1] and len(found["notes"]) == 1 and found["notes"][0].startswith(named)
+    said = call("compare", none, logs["folder"])
+    assert said.code == 4 and "nothing can be compared" in said.out and "another machine" in said.out
+    assert json.loads(call("compare", none, logs["folder"], "--json").out)["refused"].startswith("nothing can be")
+    slower = [replace(r, outcome="error") for r in records]
+    shaped = folder(tmp_path, "shaped", slower, ours, MANIFEST)
+    for one, base in ((shaped, logs["folder"]), (logs["folder"], shaped)):
+        said = call("check", one, "--against", base)
+        assert said.code == 4 and said.out.startswith("answer    undecided: nothing can be compared")
+
+
 def test_more_than_one_change_is_refused_and_said(call: Call, logs: dict[str, Path], tmp_path: Path) -> None:
     records, observations = run_records((1, 8))
     other = {**MANIFEST, "describe": {"gpu": "H200", "precision": "bf16"}, "server": {"model": "n"}}

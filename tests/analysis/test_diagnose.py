@@ -116,6 +116,27 @@ def test_what_is_wrong_without_a_cause_is_said_to_be_so() -> None:
     assert said.checks[0].good is False
 
 
+@pytest.mark.parametrize(
+    ("limit", "shaped", "said", "good"),
+    [
+        ("1s", (), " · held at 1, 8", True),
+        ("1s", (1,), " · held at 8", True),
+        ("1s", (1, 2), " · undecided", None),
+        ("1ms", (2,), " · broken at 1 (e2e_p50)", False),
+        ("1ms", (1, 2), " · undecided", None),
+    ],
+)
+def test_steps_that_the_client_shaped_hold_and_break_nothing(
+    limit: str, shaped: tuple[int, ...], said: str, good: bool | None
+) -> None:
+    found = measured(planted("healthy"), seed=3)
+    slo = parse_slo([f"e2e_p50={limit}"])
+    ours = ClientLimit("the reading thread had no CPU", "give it one")
+    again = [replace(s, client_limit=ours if s.step in shaped else None) for s in summarise_run(found.columns, slo)]
+    check = diagnose(replace(found, summaries=again, slo=slo)).checks[0]
+    assert (check.text, check.good) == (f"e2e_p50={limit}{said}", good)
+
+
 def test_the_server_says_on_which_side_of_its_door_requests_wait() -> None:
     gate = planted("admission_limit", way=Way(gate=4), levels=(1.0, 12.0))
     batch = planted("batch_limit", replace(PLAIN, max_batch=4), levels=(1.0, 12.0))

@@ -109,7 +109,7 @@ def _unsteady(run: Levels) -> list[Finding]:
 
 def _unidentified(run: Levels) -> list[Finding]:
     """Something is wrong, and nothing above says why."""
-    broken = [s for s in run.all if any(check.verdict == "fail" for check in s.objectives)]
+    broken = [s for s in run.judged if any(check.verdict == "fail" for check in s.objectives)]
     facts: list[Fact] = []
     base, top = run.base, run.top
     if base is not None and top is not None and run.several:

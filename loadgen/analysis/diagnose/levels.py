@@ -174,6 +174,22 @@ class Levels:
     def open_loop(self) -> bool:
         return any(level.summary.rate is not None for level in self.by_load)
 
+    @property
+    def held(self) -> list[float]:
+        """The loads whose objectives are proven to hold, where this client was not the limit."""
+        return sorted({s.load for s in self.judged if all(check.verdict == "pass" for check in s.objectives)})
+
+    @property
+    def broken(self) -> list[float]:
+        """The loads of which an objective is proven to break, likewise."""
+        return sorted({s.load for s in self.judged if any(check.verdict == "fail" for check in s.objectives)})
+
+    @property
+    def judged(self) -> list[StepSummary]:
+        """The steps with objectives, but those of which this client was the limit: they say nothing of the server."""
+        sound = [s for s in self.all if s.ended != "client" and not s.requests.get("client_error")]
+        return [s for s in sound if s.objectives and s.client_limit is None]
+
     def prefill_ms(self) -> tuple[float, Fit | None] | None:
         """What a prompt token costs, in ms: the slope of TTFT over the input length at the lowest load that shows one,
         else by the server's own prefill time at the lowest, else, where lengths do not vary, at most the TTFT there,

@@ -31,13 +31,12 @@ def objective(run: Levels) -> Check:
     if not run.slo:
         return Check("objective", "none given: what is too slow cannot be said (--slo ttft_p95=500ms)", None)
     names = ", ".join(o.text for o in run.slo.objectives)
-    broken = sorted({s.load for s in run.all if any(check.verdict == "fail" for check in s.objectives)})
-    held = sorted({s.load for s in run.all if s.objectives and all(check.verdict == "pass" for check in s.objectives)})
+    held, broken = run.held, run.broken
     parts = [names]
     if held:
         parts.append(f"held at {_loads(held)}")
     if broken:
-        which = sorted({check.objective for s in run.all for check in s.objectives if check.verdict == "fail"})
+        which = sorted({check.objective for s in run.judged for check in s.objectives if check.verdict == "fail"})
         parts.append(f"broken at {_loads(broken)} ({', '.join(which)})")
     if not held and not broken:
         parts.append("undecided")

@@ -20,7 +20,7 @@ from loadgen.analysis.diagnose.stalls import overlaps
 from loadgen.analysis.window import is_phase
 from loadgen.log.columns import NULL, columns
 from loadgen.records import OUTCOMES, Record
-from loadgen.results import ClientLimit, Slo, StepSummary
+from loadgen.results import ClientLimit, Estimate, ObjectiveCheck, Slo, StepSummary
 from loadgen.simulator.engine import EngineConfig
 from loadgen.simulator.presets import machine_named, served
 from loadgen.slo import parse_slo
@@ -175,6 +175,33 @@ def test_failures_of_one_load_are_not_thinned_out_by_the_loads_below(
     said = diagnose(replace(found, columns=table, summaries=[*below, replace(top, ended=ended)], manifest=allowing))
     assert failed / len(table) < 0.15
     assert [(finding.cause, finding.steps) for finding in said.findings] == [(cause, (2,)) for cause in causes]
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "most"),
+    [
+        ((), 4),
+        (("pass", "pass", "pass", "fail"), 4),
+        (("pass", "pass", "inconclusive", "fail"), 2),
+        (("pass", "pass", "fail", "fail"), 2),
+        (("pass", "fail", "pass", "fail"), 1),
+        (("inconclusive", "inconclusive", "inconclusive", "inconclusive"), 4),
+        (("inconclusive", "inconclusive", "fail", "fail"), 2),
+        (("fail", "fail", "fail", "fail"), 1),
+    ],
+)
+def test_no_more_load_is_advised_than_holds_the_objectives(verdicts: tuple[str, ...], most: int) -> None:
+    found = measured(planted("healthy", levels=(1.0, 2.0, 4.0, 8.0)), seed=3)
+    rates = (100.0, 200.0, 300.0, 150.0)
+    steps = [
+        replace(s, output_throughput=Estimate(rate, 0.99 * rate, 1.01 * rate))
+        for s, rate in zip(found.summaries, rates, strict=True)
+    ]
+    for i, verdict in enumerate(verdicts):
+        check = ObjectiveCheck("ttft_p95", "ttft", 0.05, None, None, 100, verdict)  # type: ignore[arg-type]
+        steps[i] = replace(steps[i], objectives=(check,))
+    said = next(one for one in diagnose(replace(found, summaries=steps)).findings if one.cause == "overload")
+    assert said.change == f"hold no more than {most} in flight"
 
 
 def test_two_runs_that_do_not_tell_their_gpus_are_not_compared() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from ..stability import overloaded
 from .finding import Fact, Finding
 from .levels import Levels
@@ -48,7 +50,17 @@ def load_findings(run: Levels) -> list[Finding]:
             "high",
             "more requests in flight bring less throughput: beyond its best load the server loses work",
             facts,
-            f"hold no more than {best.load:,g} in flight",
+            f"hold no more than {_advised(run, best.load):,g} in flight",
             (last.step,),
         )
     ]
+
+
+def _advised(run: Levels, best: float) -> float:
+    """The best load, but none above the highest that holds the objectives; where none is proven to, none that is proven
+    to break them, unless the lowest does."""
+    below = [load for load in run.held if load < min(run.broken, default=math.inf)]
+    if not below and run.broken:
+        loads = sorted({s.load for s in run.all})
+        below = [load for load in loads if load < run.broken[0]] or loads[:1]
+    return min(best, below[-1]) if below else best

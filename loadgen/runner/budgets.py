@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 import anyio
 
+from ..analysis.window import has_outcome, is_phase
 from ..client.budget import Budget
 from ..client.dialects.base import asked_output
 from ..client.lengths import PROBES
 from ..errors import UsageError
+from ..log.columns import Columns
 from ..records import Prompt, Record
+from ..results import LevelResult, NextLevel, Observation, Stop
 from ..search.effort import Forecast, StepRule, forecast, rate_forecast, rates_forecast
 from ..workload.plain import PlainWorkload
 from ..workload.traces.replayed import Replayed
@@ -126,6 +129,45 @@ def announced(
     requests = None if expected.requests is None else expected.requests * tries
     requests, tokens, seconds = budget.tighten(requests, most, longest_s)
     return Forecast(expected.levels, requests, tokens, seconds, expected.rate, expected.rising)
+
+
+def foretold(own: Budget, kept: Budget) -> frozenset[str]:
+    """The limits of the budget `kept` that are the forecast's: the user's `own` are higher, or none."""
+    limits = {
+        "requests": (own.requests, kept.requests),
+        "tokens": (own.tokens, kept.tokens),
+        "time": (own.deadline, kept.deadline),
+    }
+    return frozenset(name for name, (ours, now) in limits.items() if now is not None and (ours is None or now < ours))
+
+
+def all_measured(seen: Observation, rule: StepRule, table: Columns) -> bool:
+    """Was all measured that a step is made for, so that what ended it cut short no more than what came after?"""
+    measured = table.where(is_phase(table, "measured"))
+    if seen.window is None or has_outcome(measured, "cut").any():
+        return False
+    sent = len(measured)
+    return seen.decided is not None or rule.ended(seen.concurrency, sent, sent, seen.window.seconds)
+
+
+def within_budget(
+    history: Sequence[LevelResult],
+    spent: str | None,
+    foretold: Collection[str],
+    search: Callable[[Sequence[LevelResult]], NextLevel | Stop],
+) -> NextLevel | Stop:
+    """What `search` decides once a limit is `spent`. A run that is complete when its own forecast is met ends as the
+    search says; what the forecast cut short is told as announced, not as a budget of the user's."""
+    if spent is None or not history or history[-1].ended not in ("complete", "budget"):
+        return search(history)
+    if spent not in foretold:
+        return search([*history[:-1], replace(history[-1], ended=f"budget:{spent}")])
+    if history[-1].ended == "complete" and isinstance(done := search(history), Stop):
+        return done
+    found = search([*history[:-1], replace(history[-1], ended=f"budget:announced {spent}")])
+    return (
+        replace(found, reason=f"budget:{spent}") if isinstance(found, Stop) and "announced" in found.reason else found
+    )
 
 
 def _of_trace(expected: Forecast, trace: Replayed, each: int | None, request_s: float) -> Forecast:

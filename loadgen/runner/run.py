@@ -12,6 +12,7 @@ import random
 import secrets
 import signal
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -42,7 +43,7 @@ from ..search.verdict import judge
 from ..workload.tokenizer import LocalTokenizer
 from . import host
 from .before import since_the_one_before
-from .budgets import announced, budget_of, unloaded_s
+from .budgets import all_measured, announced, budget_of, foretold, unloaded_s, within_budget
 from .calibrate.cite import cite
 from .calibrate.store import load as load_calibration
 from .config import Finished, Nobody, Opening, RunConfig, Watcher
@@ -138,6 +139,7 @@ class _Run:
         if config.rates is not None:
             self.rule = rate_rule(self.rule)
         self.budget = budget_of(config, self.workload)
+        self.foretold: frozenset[str] = frozenset()  # the limits of the budget that the user did not set
         self.journal = Journal(config.output, f"{config.verb}-{self.workload.label}")
         self.earlier: Earlier | None = None
         if config.resume is not None:
@@ -251,7 +253,9 @@ class _Run:
         levels = planned_levels(config.plan) if config.open_loop is None else ()
         shared = workers_for(config, max(levels, default=0), request_s, tokens_of(self.workload, prepared)) > 1
         overlap_s = OVERLAP_S if shared else 0.0
+        own = replace(self.budget)
         expected = announced(config, self.workload, self.budget, self.rule, levels, request_s, overlap_s)
+        self.foretold = foretold(own, self.budget)
         self.request_s = request_s
         opening = opening_manifest(
             config,
@@ -387,6 +391,9 @@ class _Run:
             looks.close()
         observation = replace(observation, looks=looks.planned, decided=looks.decided, cache_block=config.cache_block)
         table = whole.columns()
+        promised = observation.ended == "budget" and observation.detail in self.foretold
+        if promised and all_measured(observation, rule, table):
+            observation = replace(observation, ended="complete", detail="")
         summary = beside_server(summarise(table, number, config.slo, observation), table, seen)
         self.request_s = self._e2e_s(summary)
         verdict = judge(summary, slo, max_error_rate=config.max_error_rate, baseline=first, looks=looks.planned)
@@ -418,17 +425,20 @@ class _Run:
             return decide_rate(history, config.rates)
         if config.open_loop is not None and not history:
             return NextLevel(0, f"{config.open_loop.process} arrivals")
-        plan = config.plan
-        if config.verb != "sweep":
-            plan = replace(plan, refine=0, revisit=False, second_tries=0)
         if self.interrupted is not None and history[-1].ended == "complete":
             history[-1] = replace(history[-1], ended="interrupted")
-        if self.budget.spent and history and history[-1].ended in ("complete", "budget"):
-            history[-1] = replace(history[-1], ended=f"budget:{self.budget.spent}")
+        return within_budget(history, self.budget.spent, self.foretold, self._next)
+
+    def _next(self, history: Sequence[LevelResult]) -> NextLevel | Stop:
+        """What the search itself makes of the history."""
+        config = self.config
         if config.rates is not None:
             return decide_rate(history, config.rates)
         if config.open_loop is not None:
             return settle_rate(history[-1], self.summaries[-1], has_slo=bool(config.slo))
+        plan = config.plan
+        if config.verb != "sweep":
+            plan = replace(plan, refine=0, revisit=False, second_tries=0)
         return decide(history, plan)
 
     def finish(self, stop: Stop, error: LoadgenError | None = None) -> Finished:

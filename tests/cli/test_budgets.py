@@ -112,6 +112,39 @@ def test_exactly_so_many_requests_are_measured(
         assert phases.count("warmup") >= (concurrency if warmup is None else warmup)
 
 
+class Refusing:
+    """Refusals, after the preflight, but for two in ten answers, which take long."""
+
+    def __init__(self) -> None:
+        self.seen = 0
+
+    def __call__(self, request: Request) -> list[Action] | None:
+        if request.method == "GET":
+            return serve()(request)
+        self.seen += 1
+        busy = self.seen > 16 and self.seen % 10 > 1
+        return [T(10.0), *error_reply(429, "refused")] if busy else answer(request, 400.0)
+
+
+@pytest.mark.parametrize(
+    ("flags", "ended", "reason"),
+    [
+        # All that was announced is sent while the last of the sample is waited for.
+        (("--requests", 60), "complete", "max_level"),
+        (("--max-requests", 60), "budget requests", "budget:requests"),
+    ],
+    ids=["measured", "the user's"],
+)
+def test_a_run_that_measured_what_was_asked_is_complete(
+    call: Call, tmp_path: Path, flags: tuple[object, ...], ended: str, reason: str
+) -> None:
+    with ThreadedServer(Refusing()) as server:
+        call("run", server.url, *SHAPE, "-c", 4, "--max-error-rate", 1, *flags)
+    folder = folder_in(tmp_path / "results")
+    assert ended_by(folder) == ended
+    assert client_bound(folder) or manifest_of(folder)["stop"]["reason"] == reason
+
+
 # --- tokens and cost ------------------------------------------------------------------------------------------------
 
 

@@ -11,11 +11,12 @@ import pytest
 from loadgen.client.budget import Budget
 from loadgen.errors import UsageError
 from loadgen.records import InputTokens, OutputTokens, Prompt, Record
+from loadgen.results import LevelResult, Stop
 from loadgen.runner import Budgets, OpenLoop, RunConfig
-from loadgen.runner.budgets import announced, budget_of, most_tokens, unloaded_s
+from loadgen.runner.budgets import announced, budget_of, foretold, most_tokens, unloaded_s, within_budget
 from loadgen.search.effort import Forecast, step_rule
 from loadgen.search.rates import RatePlan
-from loadgen.search.sweep import SweepPlan
+from loadgen.search.sweep import SweepPlan, decide
 from loadgen.slo import parse_slo
 from loadgen.workload.plain import PlainWorkload, plain_workload
 
@@ -121,3 +122,38 @@ def test_a_request_whose_answer_was_cut_short_is_reckoned_whole() -> None:
     assert unloaded_s(record(100, 40), 100) == pytest.approx(0.3 + 0.39), "the server's own length is its own"
     assert unloaded_s(record(None, 40), None) == pytest.approx(0.3 + 0.39)
     assert unloaded_s(record(1, 1), 1_000) == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize(
+    ("own", "kept", "names"),
+    [
+        (Budget(), Budget(requests=316, tokens=9_000, deadline=60.0), {"requests", "tokens", "time"}),
+        (Budget(requests=50, tokens=9_000, deadline=7.0), Budget(requests=50, tokens=9_000, deadline=7.0), set()),
+        (Budget(requests=10_000), Budget(requests=316), {"requests"}),
+        (Budget(cost=1.0), Budget(cost=1.0), set()),
+    ],
+)
+def test_limits_are_the_forecasts_where_the_user_left_more(own: Budget, kept: Budget, names: set[str]) -> None:
+    assert foretold(own, kept) == names
+
+
+@pytest.mark.parametrize(
+    ("levels", "ended", "foretold", "reason", "said"),
+    [
+        ((4,), "complete", {"requests"}, "max_level", "Every level asked for was measured."),
+        ((4, 8), "complete", {"requests"}, "budget:requests", "The announced requests budget was used up"),
+        ((4,), "budget", {"requests"}, "budget:requests", "The announced requests budget was used up"),
+        ((4,), "complete", {"tokens"}, "budget:requests", "The requests budget was used up"),
+        ((4,), "budget", set(), "budget:requests", "The requests budget was used up"),
+        ((4,), "errors", {"requests"}, "errors", "Too many requests failed"),
+    ],
+)
+def test_a_forecast_that_was_met_is_not_the_users_budget(
+    levels: tuple[int, ...], ended: str, foretold: set[str], reason: str, said: str
+) -> None:
+    history = [LevelResult(4, None, "measured", ended=ended, detail="refused")]
+    plan = SweepPlan(levels=levels)
+    found = within_budget(history, "requests", foretold, lambda told: decide(told, plan))
+    assert isinstance(found, Stop)
+    assert (found.reason, found.sentence[: len(said)]) == (reason, said)
+    assert within_budget(history, None, foretold, lambda told: decide(told, plan)) == decide(history, plan)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadgen.analysis.admission import admission_limit
+from loadgen.analysis.admission import admission_limit, by_number, by_time, refusals
 from loadgen.errors import Failure
 from loadgen.log.columns import columns
 from loadgen.records import Attempt, Record
@@ -95,7 +95,7 @@ def test_what_is_no_admission_limit() -> None:
     refused = [r for r in few if r.error][:4]
     assert admission_limit(columns([r for r in few if r.error is None] + refused)) is None, "too few to tell"
     rng = random.Random(1)
-    for share in (0.02, 0.3, 0.7):
+    for share in (0.02, 0.3, 0.7, 0.9):
         chance = [row(t, t + 1, BUSY if rng.random() < share else None) for t in (i / 50 for i in range(500))]
         assert admission_limit(columns(chance)) is None, "refused by chance, at a rate"
         assert admission_limit(columns(by_chance(16, share, rng))) is None, "refused by chance, in a closed loop"
@@ -104,3 +104,43 @@ def test_what_is_no_admission_limit() -> None:
     assert admission_limit(columns(quota)) is None, "a quota: refused however few are in flight"
     again = [replace(r, attempts=(Attempt(0, 429, 5), Attempt(5, 429))) if r.error else r for r in served(8, 12, 2.0)]
     assert admission_limit(columns(again)) is None, "when they were refused is not known"
+
+
+def at_a_rate(slots: int, rate: float, seconds: float) -> list[Record]:
+    """`slots` in a closed loop against a gateway that lets one in each 1 / `rate` seconds."""
+    free = [(i / slots, i) for i in range(slots)]
+    heapq.heapify(free)
+    allowed, rows = 0.0, []
+    while free[0][0] < seconds:
+        now, slot = heapq.heappop(free)
+        let_in = now >= allowed
+        allowed = now + 1 / rate if let_in else allowed
+        rows.append(row(now, now + (1.0 if let_in else 0.05), None if let_in else BUSY))
+        heapq.heappush(free, (rows[-1].done_ns / 1e9, slot))
+    return rows
+
+
+def in_turns(slots: int, seconds: float) -> list[Record]:
+    """An allowance that is spent for the second half of each 2 s."""
+    starts = [(i / slots + k * 0.1) for k in range(round(seconds * 10)) for i in range(slots)]
+    return [row(t, t + 0.3) if t % 2 < 1 else row(t, t + 0.01, BUSY) for t in sorted(starts)]
+
+
+@pytest.mark.parametrize(
+    ("rows", "number", "since"),
+    [
+        (by_chance(1, 0.5, random.Random(2)), "", ""),
+        (by_chance(2, 0.3, random.Random(3)), "", ""),
+        (by_chance(16, 0.9, random.Random(4)), "", ""),
+        (served(5, 8, 5.0), "above", ""),
+        (served(20, 30, 3.0), "above", ""),
+        (at_a_rate(8, 4, 10.0), "above", "below"),
+        (in_turns(4, 20.0), "below", "above"),
+    ],
+    ids=["chance, alone", "chance, two", "chance, sixteen", "five at once", "twenty at once", "a rate", "in turns"],
+)
+def test_what_a_refusal_depends_on(rows: list[Record], number: str, since: str) -> None:
+    """Is the number in flight, and the time since others were let in, above or below that of those let in?"""
+    c = columns(rows)
+    told = [one(c, refusals(c)) for one in (by_number, by_time)]
+    assert [["above"] * s.above + ["below"] * s.below for s in told if s] == [number.split(), since.split()]

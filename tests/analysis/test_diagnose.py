@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -18,6 +20,7 @@ from loadgen.analysis.diagnose.levels import least_squares
 from loadgen.analysis.diagnose.parallel import tensor_parallel
 from loadgen.analysis.diagnose.stalls import overlaps
 from loadgen.analysis.window import is_phase
+from loadgen.errors import Failure
 from loadgen.log.columns import NULL, columns
 from loadgen.records import OUTCOMES, Record
 from loadgen.results import ClientLimit, Estimate, ObjectiveCheck, Slo, StepSummary
@@ -202,6 +205,42 @@ def test_no_more_load_is_advised_than_holds_the_objectives(verdicts: tuple[str, 
         steps[i] = replace(steps[i], objectives=(check,))
     said = next(one for one in diagnose(replace(found, summaries=steps)).findings if one.cause == "overload")
     assert said.change == f"hold no more than {most} in flight"
+
+
+BUSY, BOOM = Failure("http", "try again", 429), Failure("http", "boom", 500)
+
+
+def failing(one: Planted, errors: Sequence[Failure], allowed: float = 0.01) -> Diagnosis:
+    """A run whose failures are these, by chance."""
+    found, rng = measured(one, seed=4), random.Random(4)
+    table = found.columns
+    table = replace(table, errors=[None if error is None else rng.choice(errors) for error in table.errors])
+    manifest = {**found.manifest, "plan": {"max_error_rate": allowed}}
+    return diagnose(replace(found, columns=table, summaries=summarise_run(table, Slo()), manifest=manifest))
+
+
+@pytest.mark.parametrize("errors", [[BUSY], [BUSY, BUSY, BOOM]], ids=["all refused", "some of another kind"])
+@pytest.mark.parametrize(("levels", "share"), [((1.0, 2.0, 8.0), 0.4), ((6.0,), 0.4), ((2.0, 12.0), 0.85)])
+def test_refusals_by_chance_show_no_limit(errors: list[Failure], levels: tuple[float, ...], share: float) -> None:
+    one = planted("requests_failing", way=Way(fail=share), prompts=Prompts(200, 24, 0.3), levels=levels, requests=200)
+    found = failing(one, errors, allowed=1.0)
+    assert "admission_limit" not in [finding.cause for finding in found.findings]
+    first = found.first
+    assert first is not None
+    assert (first.cause, first.gravity) == ("requests_failing", "warning")
+    told = {fact.what: fact.value for fact in first.facts if "refused at" in fact.what}
+    assert [name.split(" at ")[1] for name in told] == [f"{level:g} in flight" for level in levels]
+    assert list(told.values()) == pytest.approx([share * errors.count(BUSY) / len(errors)] * len(levels), abs=0.15)
+    again = failing(one, errors).first
+    assert again is not None
+    assert again.gravity == "error", "more than is allowed"
+
+
+def test_a_limit_is_found_beside_failures_of_another_kind() -> None:
+    one = planted("admission_limit", way=Way(refuse=3, fail=0.15), levels=(1.0, 2.0, 8.0), requests=200)
+    first = diagnosed(one, seed=4).first
+    assert first is not None
+    assert (first.cause, first.facts[-1].value) == ("admission_limit", 3)
 
 
 def test_two_runs_that_do_not_tell_their_gpus_are_not_compared() -> None:

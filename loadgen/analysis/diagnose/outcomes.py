@@ -9,6 +9,7 @@ import numpy as np
 from ...log.columns import NULL, Columns, Int64
 from ...records import FAILED_OUTCOMES, OUTCOMES
 from .. import metrics
+from ..admission import by_number, by_time, refusals
 from ..redone import without_redone
 from ..window import has_outcome, is_phase
 from .finding import Fact, Finding
@@ -82,7 +83,9 @@ def failures(run: Levels) -> list[Finding]:
     steps = tuple(int(step) for step in np.unique(c.step[np.array(rows)]))
     found = _timeouts(run, c, np.array(rows), common, steps)
     found = (
-        found or _refusals(run, c, np.array(rows), common, steps) or _ended_by_clock(c, np.array(rows), common, steps)
+        found
+        or _refusals(run, c, np.array(rows), common, steps, beyond=beyond)
+        or _ended_by_clock(c, np.array(rows), common, steps)
     )
     if found is not None:
         return [found]
@@ -141,25 +144,30 @@ def _refusals(
     rows: Int64,
     common: tuple[Fact, ...],
     steps: tuple[int, ...],
+    *,
+    beyond: bool,
 ) -> Finding | None:
-    """429 and 503: above a number in flight (an admission limit), or at a rate (a gateway's)."""
+    """429 and 503: above a number in flight (an admission limit), at a rate or for a time (a gateway's), or neither. A
+    request tried several times hides when it was refused."""
     refused = [i for i in rows if (e := c.errors[i]) is not None and e.overload]
-    if len(refused) < max(LEAST_ENDED, len(rows) // 2):
+    if len(refused) < max(LEAST_ENDED, len(rows) // 2) or (c.retries > 0).any():
         return None
-    admitted = [s.admitted for s in run.all if s.admitted is not None]
-    even = _evenly(run, c)
-    if not even and not admitted:
-        admitted = _in_flight(run)
-    if admitted and not even:
+    timed = _timed(run, c)
+    even = timed and _evenly(run, c)
+    admitted = [] if even else [s.admitted for s in run.all if s.admitted is not None] or _in_flight(run)
+    if admitted:
+        number = round(float(np.median(admitted)))
         return Finding(
             "admission_limit",
             "error",
             "high" if len(admitted) > 1 or len(refused) > 20 else "medium",
-            f"the server answers {min(admitted):,} requests at once, and refuses what is above",
-            (*common, Fact("requests in flight when more are refused", float(min(admitted)))),
+            f"the server answers {number:,} requests at once, and refuses what is above",
+            (*common, Fact("requests in flight when more are refused", float(number))),
             "raise the server's limit of concurrent requests",
             steps,
         )
+    if not timed:
+        return _by_chance(run, common, steps, beyond=beyond)
     rates = _accepted(run)
     facts = [*common]
     if rates:
@@ -175,11 +183,43 @@ def _refusals(
     )
 
 
+def _by_chance(run: Levels, common: tuple[Fact, ...], steps: tuple[int, ...], *, beyond: bool) -> Finding | None:
+    """Refusals that depend neither on the number in flight nor on the time since others were let in."""
+    told = [(level, refusals(level.rows)) for level in run.by_load]
+    standings = [by_number(level.rows, refused) for level, refused in told]
+    if any(standing is not None and standing.above for standing in standings) or not any(standings):
+        return None
+    shares = [Fact(f"share of the requests refused at {level.named}", float(r.mean()), "share") for level, r in told]
+    return Finding(
+        "requests_failing",
+        "error" if beyond else "warning",
+        "high" if len(told) > 1 else "medium",
+        "requests are refused (429 or 503) however many are in flight and whenever they are sent: no limit shows,"
+        " on their number or on their rate",
+        (*common, *shares),
+        "look into the server's log for that message, and measure again once it is gone",
+        steps,
+    )
+
+
+def _timed(run: Levels, c: Columns) -> bool:
+    """Does it depend on the time since the last request let in whether one is refused, at half of the loads at least?
+    Of a few refusals at one of many, that may be chance."""
+    found = []
+    for s in run.all:
+        mine = c.where(c.step == s.step)
+        refused = refusals(mine)
+        if refused.sum() >= LEAST_ENDED:
+            standing = by_time(mine, refused)
+            found.append(standing is not None and (standing.above or standing.below))
+    return any(found) and 2 * sum(found) >= len(found)
+
+
 def _evenly(run: Levels, c: Columns) -> bool:
     """Were requests let in at even times where others were refused, as a limit on a rate does it? One on a number lets
     one in whenever one has ended."""
     spreads = []
-    overload = np.array([e is not None and e.overload for e in c.errors], dtype=np.bool_)
+    overload = refusals(c)
     for s in run.all:
         mine = c.step == s.step
         refused = overload & mine
@@ -196,14 +236,19 @@ def _evenly(run: Levels, c: Columns) -> bool:
 
 
 def _in_flight(run: Levels) -> list[int]:
-    """How many were in flight, of those answered, where others were refused, if that was nearly always the same."""
-    found = []
+    """How many were in flight, of those answered, where others were refused, if that was nearly always the same, and
+    fewer when others were let in, at half of the loads at least: the first alone is so in any closed loop."""
+    asked, found = 0, []
     for level in run.by_load:
-        if level.summary.failed and level.instants is not None:
-            low, middle, high = np.quantile(level.instants.in_flight, (0.1, 0.5, 0.9))
-            if middle >= 2 and high - low <= max(1.0, FLAT * middle):
-                found.append(round(float(middle)))
-    return found
+        refused = refusals(level.rows)
+        if refused.sum() < LEAST_ENDED or level.instants is None:
+            continue
+        asked += 1
+        low, middle, high = np.quantile(level.instants.in_flight, (0.1, 0.5, 0.9))
+        standing = by_number(level.rows, refused)
+        if middle >= 2 and high - low <= max(1.0, FLAT * middle) and standing is not None and standing.above:
+            found.append(round(float(middle)))
+    return found if 2 * len(found) >= asked else []
 
 
 def _accepted(run: Levels) -> list[float]:

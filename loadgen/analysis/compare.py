@@ -1,7 +1,8 @@
 """How does a run differ from another, at each load and over the whole curve, and how sure is that? Pure.
 
-The primary questions are output throughput, p95 TTFT and p95 TPOT at three loads at the most; Holm's rule holds the
-chance that any of their answers is wrong below 5 %. All else is exploratory: its intervals are each for itself.
+The primary questions are output throughput, p95 TTFT and p95 TPOT at three loads at the most, and over all loads
+together; Holm's rule holds the chance that any of their answers is wrong below 5 %. All else is exploratory: its
+intervals are each for itself.
 """
 
 from __future__ import annotations
@@ -66,8 +67,8 @@ class RunSide:
 @dataclass(frozen=True, slots=True)
 class Difference:
     """One figure of B beside A's. `percentile` is None for throughput, in tokens/s; latencies are in ms. `ratio` is B
-    over A, None where one side has none. `load` is None over the whole curve. `p_adjusted` is Holm's, of a primary one.
-    """
+    over A, None where one side has none. `load` is None over several loads together, which `over` names.
+    `p_adjusted` is Holm's, of a primary one."""
 
     metric: str
     percentile: float | None
@@ -78,6 +79,7 @@ class Difference:
     how: How
     primary: bool = False
     p_adjusted: float | None = None
+    over: tuple[Load, ...] = ()
 
     @property
     def more_is_better(self) -> bool:
@@ -117,8 +119,9 @@ class Failing:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """B against A. `loads` are those compared; `alone_a`, `alone_b` those of one side only. `overlap` is that of the
-    mixes of lengths by load, where they differ. `unsteady` says, by load, what makes the intervals promise too much."""
+    """B against A. `loads` are those compared, `curve` what differs over them together; `alone_a`, `alone_b` those of
+    one side only. `overlap` is that of the mixes of lengths by load, where they differ. `unsteady` says, by load, what
+    makes the intervals promise too much."""
 
     a: str
     b: str
@@ -176,7 +179,7 @@ def compare(a: RunSide, b: RunSide) -> Comparison:
         alone_a=tuple(sorted(ours.keys() - b.measured)) if len(pairs) != 1 or len(ours) > 1 else (),
         alone_b=tuple(sorted(theirs.keys() - a.measured - pairs.keys())),
         differences=tuple(differences),
-        curve=tuple(_curve(differences, len(pairs))),
+        curve=tuple(together(differences)),
         failing=tuple(failing),
         overlap=overlap,
         unsteady=unsteady,
@@ -186,9 +189,16 @@ def compare(a: RunSide, b: RunSide) -> Comparison:
 
 
 def guarded(comparisons: Sequence[Comparison]) -> list[Comparison]:
-    """With Holm's adjusted p-values over the primary differences of all of them together."""
-    flat = iter(guarded_differences([d for one in comparisons for d in one.differences]))
-    return [replace(one, differences=tuple(next(flat) for _ in one.differences)) for one in comparisons]
+    """With Holm's adjusted p-values over the primary differences of all of them together, those of curves too."""
+    flat = iter(guarded_differences([d for one in comparisons for d in (*one.differences, *one.curve)]))
+    return [
+        replace(
+            one,
+            differences=tuple(next(flat) for _ in one.differences),
+            curve=tuple(next(flat) for _ in one.curve),
+        )
+        for one in comparisons
+    ]
 
 
 def guarded_differences(differences: Sequence[Difference]) -> list[Difference]:
@@ -201,6 +211,20 @@ def guarded_differences(differences: Sequence[Difference]) -> list[Difference]:
     found = list(differences)
     for (i, _), p in zip(told, holm([p for _, p in told]), strict=True):
         found[i] = replace(found[i], p_adjusted=p)
+    return found
+
+
+def together(differences: Sequence[Difference]) -> list[Difference]:
+    """The mean of the log ratios over all loads that tell one, two at the least. Not over those of other lengths, of
+    which nothing is concluded."""
+    found = []
+    for metric, p in PRIMARY:
+        mine = [d for d in differences if (d.metric, d.percentile) == (metric, p) and not d.confounded]
+        told = [(d.load, d.ratio) for d in mine if d.ratio is not None and d.ratio.error is not None]
+        if len(told) > 1:
+            ratio = mean_of([ratio for _, ratio in told])
+            over = tuple(load for load, _ in told if load is not None)
+            found.append(Difference(metric, p, None, None, None, ratio, mine[0].how, primary=True, over=over))
     return found
 
 
@@ -239,17 +263,6 @@ def _percentile(side: Side, metric: str, p: float) -> float | None:
     found = side.summary.latency.get(metric)
     q = found.at(p) if found else None
     return q.value if q else None
-
-
-def _curve(differences: Sequence[Difference], loads: int) -> list[Difference]:
-    """The mean of the log ratios over all loads compared; nothing where there is but one."""
-    found = []
-    for metric, p in PRIMARY if loads > 1 else ():
-        mine = [d for d in differences if (d.metric, d.percentile) == (metric, p) and d.ratio is not None]
-        ratios = [d.ratio for d in mine if d.ratio is not None and d.ratio.error is not None]
-        if len(ratios) > 1:
-            found.append(Difference(metric, p, None, None, None, mean_of(ratios), mine[0].how))
-    return found
 
 
 def _failed(side: Side) -> Estimate | None:

@@ -14,7 +14,7 @@ import pytest
 from benchmarks.compare import ENGINES, UNSTEADY, interleaved, run, side, slower
 from benchmarks.virtual import VirtualStep
 from loadgen.analysis import summarise_run
-from loadgen.analysis.compare import Comparison, Difference, Load, RunSide, compare, guarded
+from loadgen.analysis.compare import Comparison, Difference, How, Load, RunSide, compare, guarded, together
 from loadgen.analysis.interleaved import order, run_level
 from loadgen.analysis.ratios import LogRatio
 from loadgen.analysis.regression import Check, judge_losses, worse_by
@@ -118,7 +118,9 @@ def test_only_loads_that_both_measured_and_three_of_them_at_the_most() -> None:
     assert [load.value for load in found.loads] == [2, 4, 8, 16]
     assert found.alone_a == (Load(False, 1),) and found.alone_b == (Load(False, 32),)
     assert sorted({d.load.value for d in found.primary if d.load}) == [2, 8, 16]
-    assert len(found.curve) == 3 and all(d.load is None for d in found.curve)
+    assert len(found.curve) == 3
+    for d in found.curve:
+        assert d.load is None and d.primary and d.p_adjusted is not None and d.over == found.loads
 
 
 def test_invalid_steps_are_left_out_and_an_earlier_sound_one_stands() -> None:
@@ -149,10 +151,47 @@ def test_a_rate_is_not_compared_with_as_many_in_flight() -> None:
 
 def test_holm_is_over_the_primary_differences_of_all_runs() -> None:
     one = compared(0.0, paired=True)
-    together = guarded([one, one])
-    for alone, d in zip(one.primary, together[0].primary, strict=True):
+    both = guarded([one, one])
+    for alone, d in zip(one.primary, both[0].primary, strict=True):
         assert alone.p_adjusted is not None and d.p_adjusted is not None and d.p_adjusted >= alone.p_adjusted
-    assert all(d.p_adjusted is None for d in together[0].differences if not d.primary)
+    assert all(d.p_adjusted is None for d in both[0].differences if not d.primary)
+
+
+def at(load: float, value: float, error: float | None, how: How = "paired") -> Difference:
+    """A difference in throughput."""
+    return Difference("output_throughput", None, Load(False, load), 1.0, 1.0, LogRatio(value, error, 30), how, True)
+
+
+SURE = [at(1, 0.02, 0.001), at(8, 0.04, 0.001)]
+
+
+@pytest.mark.parametrize(
+    ("differences", "over", "value"),
+    [
+        (SURE, (1, 8), 0.03),
+        ([*SURE, at(24, 3.0, 0.001, "adjusted"), at(32, 3.0, 0.001, "other lengths")], (1, 8), 0.03),
+        ([*SURE, at(24, 3.0, None)], (1, 8), 0.03),
+        ([SURE[0], at(8, 0.04, 0.001, "adjusted")], None, None),
+        ([SURE[0]], None, None),
+    ],
+    ids=["all", "two of other lengths", "one of too few requests", "one of two of other lengths", "one load"],
+)
+def test_over_all_loads_together_are_those_of_which_something_can_be_concluded(
+    differences: list[Difference], over: tuple[float, ...] | None, value: float | None
+) -> None:
+    found = [(tuple(load.value for load in d.over), d.ratio and d.ratio.value) for d in together(differences)]
+    assert found == ([] if over is None else [(over, pytest.approx(value))])
+
+
+@pytest.mark.parametrize(("value", "proven"), [(0.0021, False), (0.01, True)])
+def test_a_difference_over_all_loads_is_one_of_the_questions(value: float, proven: bool) -> None:
+    """Of a p of 4 % in four questions nothing is concluded."""
+    primary = [at(load, value if load > 4 else 0.0, 0.0014) for load in (1, 2, 8)]
+    pooled = replace(at(0, value, 0.001), load=None, over=(Load(False, 1), Load(False, 2), Load(False, 8)))
+    assert pooled.found, "by itself"
+    one = replace(compared(0.0, paired=True), differences=tuple(primary), curve=(pooled,))
+    (found,) = guarded([one])
+    assert [d.found for d in found.curve] == [proven]
 
 
 def test_pairs_are_in_the_order_abba() -> None:

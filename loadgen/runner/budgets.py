@@ -75,7 +75,9 @@ def announced(
     request_s: float,
     overlap_s: float = 0.0,
 ) -> Forecast:
-    """The most that the rest of the run can send. The budget is lowered to it: from here on it is a promise.
+    """The most that the rest of the run can send. The budget is lowered to it: from here on it is a promise. Its time
+    is none where the user said how many requests a step measures, or for how long: a server may be slower than it was
+    in the preflight, and each request is followed to its own end.
 
     Of conversations, a rate is that of their arrivals, each of which brings several requests, for as long as it lasts;
     a user in flight takes as long for a request as it and his thinking last.
@@ -127,8 +129,12 @@ def announced(
     most = None if expected.tokens is None else expected.tokens * tries
     longest_s = expected.seconds + (START_ROOM_S if overlap_s else 0.0)
     requests = None if expected.requests is None else expected.requests * tries
-    requests, tokens, seconds = budget.tighten(requests, most, longest_s)
-    return Forecast(expected.levels, requests, tokens, seconds, expected.rate, expected.rising)
+    given = rule.requests is not None or rule.duration is not None
+    requests, tokens, left_s = budget.tighten(requests, most, math.inf if given else longest_s)
+    kept = left_s < math.inf or not given
+    return Forecast(
+        expected.levels, requests, tokens, left_s if kept else longest_s, expected.rate, expected.rising, kept
+    )
 
 
 def foretold(own: Budget, kept: Budget) -> frozenset[str]:

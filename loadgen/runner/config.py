@@ -24,7 +24,8 @@ from ..workload.traces.replayed import Replayed
 
 @dataclass(frozen=True, slots=True)
 class Budgets:
-    """The user's own limits on the whole run; None leaves it to the forecast, which is announced and kept."""
+    """The user's own limits on the whole run; None leaves it to the forecast, which is announced and kept. No time is
+    kept that the user did not give where he said how many requests a step measures, or for how long."""
 
     max_time_s: float | None = None
     max_requests: int | None = None

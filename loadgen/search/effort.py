@@ -126,9 +126,10 @@ def rule_of(rule: StepRule, level: NextLevel, *, repeats: int = 1) -> StepRule:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What a run may send at the most. All of it is a promise, kept by the budget. `tokens` is None where the server
-    decides how long an answer is. `requests` None and infinite `seconds` are those of a trace that is read as it is
-    sent. `rate` is that of an open loop, in requests/s, which has no levels; of several rates, the highest."""
+    """What a run may send at the most. All of it is a promise, kept by the budget, but for a time that is not `kept`:
+    that is how long it takes where answers take as long as in the preflight. `tokens` is None where the server decides
+    how long an answer is. `requests` None and infinite `seconds` are those of a trace that is read as it is sent.
+    `rate` is that of an open loop, in requests/s, which has no levels; of several rates, the highest."""
 
     levels: tuple[int, ...]
     requests: int | None
@@ -136,6 +137,7 @@ class Forecast:
     seconds: float
     rate: float | None = None
     rising: bool = False
+    kept: bool = True
 
     def describe(self) -> str:
         """One line: what may be sent."""
@@ -143,9 +145,11 @@ class Forecast:
         if self.rate is not None:
             load = f"{'up to ' if self.rising else ''}{self.rate:,g} requests/s"
         tokens = "any number of tokens" if self.tokens is None else f"{self.tokens:,} tokens in and out"
+        longest = _longest(self.seconds)
+        longest = longest if self.kept or math.isinf(self.seconds) else f"about {longest}"
         if self.requests is None:
-            return f"{load} at first; to the end of the trace, {tokens}, {_longest(self.seconds)}"
-        return f"{load}; at most {self.requests:,} requests, {tokens}, {_longest(self.seconds)}"
+            return f"{load} at first; to the end of the trace, {tokens}, {longest}"
+        return f"{load}; at most {self.requests:,} requests, {tokens}, {longest}"
 
 
 def _longest(seconds: float) -> str:

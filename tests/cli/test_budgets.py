@@ -319,6 +319,23 @@ def test_what_is_announced_is_never_exceeded(call: Call, tmp_path: Path, args: t
     assert ended_by(folder) == ("budget tokens" if "--max-tokens" in args else "complete"), manifest["stop"]
 
 
+def test_exactly_so_many_are_measured_however_much_slower_than_the_preflight(call: Call, tmp_path: Path) -> None:
+    asked = [0]
+
+    def handler(request: Request) -> list[Action] | None:
+        asked[0] += request.method == "POST"
+        return Meter(wait_ms=2.0 if asked[0] < 10 else 700.0)(request)
+
+    with ThreadedServer(handler) as server:
+        said = call("run", server.url, *SHAPE, "-c", 2, "--requests", 12)
+    folder = folder_in(tmp_path / "results")
+    assert went_well(said, folder)
+    counted = Counter((record["phase"], record["outcome"]) for record in records_of(folder))
+    assert counted["measured", "ok"] == 12
+    assert ended_by(folder) == "complete"
+    assert manifest_of(folder)["duration_s"] > manifest_of(folder)["budgets"]["announced"]["seconds"], "as intended"
+
+
 def test_answers_of_any_length_promise_no_number_of_tokens(call: Call, tmp_path: Path) -> None:
     file = tmp_path / "prompts.txt"
     file.write_text("tell me all\n")

@@ -28,9 +28,17 @@ def prompts(*given: Prompt) -> PlainWorkload:
 
 
 def announce(config: RunConfig, levels: tuple[int, ...], request_s: float = 1.0) -> Forecast:
-    async def main() -> Forecast:
+    return promised(config, levels, request_s)[0]
+
+
+def promised(config: RunConfig, levels: tuple[int, ...], request_s: float = 1.0) -> tuple[Forecast, float | None]:
+    """What is announced, and the seconds after which the budget ends the run; None where none do."""
+
+    async def main() -> tuple[Forecast, float | None]:
         rule = step_rule(config.effort, config.slo, requests=config.requests, duration=config.duration_s)
-        return announced(config, SHAPE, budget_of(config, SHAPE), rule, levels, request_s)
+        budget = budget_of(config, SHAPE)
+        found = announced(config, SHAPE, budget, rule, levels, request_s)
+        return found, None if budget.deadline is None else budget.deadline - anyio.current_time()
 
     return anyio.run(main)
 
@@ -79,6 +87,35 @@ def test_the_users_own_limits_are_what_is_announced() -> None:
     found = announce(config, (4,))
     assert (found.requests, found.tokens) == (50, 9_000)
     assert found.seconds == pytest.approx(7.0, abs=0.5)
+
+
+LOOPS: list[dict[str, Any]] = [
+    {"verb": "run"},
+    {"verb": "run", "open_loop": OpenLoop(8.0)},
+    {"verb": "sweep"},
+    {"verb": "sweep", "plan": SweepPlan(levels=(1, 2))},
+    {"verb": "sweep", "open_loop": OpenLoop(8.0), "rates": RatePlan(8.0)},
+]
+
+
+@pytest.mark.parametrize("loop", LOOPS, ids=["run", "rate", "sweep", "levels", "rates"])
+@pytest.mark.parametrize("length", [{"requests": 8}, {"duration_s": 3.0}, {}], ids=["requests", "duration", "effort"])
+@pytest.mark.parametrize("most_s", [None, 2.0])
+def test_no_time_that_nobody_gave_ends_steps_whose_length_was_given(
+    loop: dict[str, Any], length: dict[str, Any], most_s: float | None
+) -> None:
+    """Answers may take a hundred times as long as that to the preflight."""
+    config = RunConfig(url="x", budgets=Budgets(max_time_s=most_s), **loop, **length)
+    found, ends_s = promised(config, () if "open_loop" in loop else (1, 2), request_s=0.025)
+    if most_s is not None:
+        assert ends_s == pytest.approx(most_s, abs=0.5)
+    elif length:
+        assert ends_s is None
+    else:
+        assert ends_s == pytest.approx(found.seconds, abs=0.5)
+    assert found.kept == (ends_s is not None)
+    assert (", about " in found.describe()) == (ends_s is None)
+    assert 0 < found.seconds < 3600
 
 
 @pytest.mark.parametrize("level", [1, 8, 256])

@@ -40,6 +40,7 @@ CHART_OF = {
     "prefix_cache_contaminated": "input",
     "decode_bound": "throughput",
     "network": "latency",
+    "out_of_reach": "latency",
     "unsteady": "timeline",
     "unidentified": "throughput",
 }

@@ -109,10 +109,7 @@ def test_prompts_take_the_time_of_answers_of_one_token_only_where_ttft_grows(
 
 
 def test_what_is_wrong_without_a_cause_is_said_to_be_so() -> None:
-    found = measured(planted("healthy"), seed=3)
-    slo = parse_slo(["e2e_p50=1ms"])
-    again = summarise_run(found.columns, slo)
-    said = diagnose(replace(found, summaries=again, slo=slo))
+    said = diagnosed(planted("healthy", levels=(2.0, 8.0), objectives=("e2e_p50=1ms",)), seed=3)
     assert [finding.cause for finding in said.findings] == ["unidentified"]
     assert prose(said_of(said)) == []
     assert not said.failed
@@ -138,6 +135,29 @@ def test_steps_that_the_client_shaped_hold_and_break_nothing(
     again = [replace(s, client_limit=ours if s.step in shaped else None) for s in summarise_run(found.columns, slo)]
     check = diagnose(replace(found, summaries=again, slo=slo)).checks[0]
     assert (check.text, check.good) == (f"e2e_p50={limit}{said}", good)
+
+
+    ("objective", "levels", "causes"),
+    [
+        ("ttft_p95=5ms", (1.0,), ["out_of_reach"]),
+        ("ttft=5ms", (1.0, 8.0), ["out_of_reach"]),
+        ("e2e_p50=1ms", (1.0, 8.0), ["out_of_reach"]),
+        ("tpot_p95=1ms", (1.0,), ["out_of_reach"]),
+        ("ttft_p95=5s", (1.0, 8.0), []),
+        ("ttft_p95=5ms", (2.0, 8.0), ["unidentified"]),
+    ],
+)
+@pytest.mark.parametrize("metrics", [False, True])
+def test_no_load_meets_what_a_request_alone_does_not(
+    objective: str, levels: tuple[float, ...], causes: list[str], metrics: bool
+) -> None:
+    said = diagnosed(planted("healthy", levels=levels, metrics=metrics, objectives=(objective,)), seed=3)
+    assert [finding.cause for finding in said.findings] == causes
+    if causes == ["out_of_reach"] and said.first is not None:
+        assert f"no load can meet {objective}" in said.first.sentence
+        told = [fact.what for fact in said.first.facts]
+        assert ("mean time of the prefill, by the server" in told) == (metrics and "ttft" in objective)
+        assert ("median TTFT of a request alone" in told) == ("e2e" in objective)
 
 
 def test_the_server_says_on_which_side_of_its_door_requests_wait() -> None:

@@ -3,8 +3,8 @@
 1. Is there an objective; is the workload fixed and as asked; do weights and KV fit (`setting`)?
 2. What makes figures worthless or costs requests: the client, failures, bursts, a cache that was warm (`outcomes`,
    `wire`, `caches`).
-3. The shape of the metrics over length, load and time (`queues`, `places`, `kv`, `overload`, `compute`, `stalls`), and
-   two runs side by side (`parallel`).
+3. The shape of the metrics over length, load and time (`queues`, `places`, `kv`, `overload`, `compute`, `stalls`), what
+   one request alone cannot do (`reach`), and two runs side by side (`parallel`).
 4. One change to try: the first finding's, never two.
 
     found = diagnose(summaries, columns, manifest, slo)
@@ -33,6 +33,7 @@ from .levels import Levels, levels_of, median
 from .outcomes import MOST_FAILED, failures, outcome_findings
 from .parallel import parallel_findings, side_by_side
 from .places import queue_findings
+from .reach import reach_findings
 from .setting import checks
 from .wire import wire_findings
 
@@ -63,7 +64,7 @@ def diagnose(measured: Measured, other: Measured | None = None) -> Diagnosis:
     found = [*outcome_findings(run), *_failing_loads(run), *wire_findings(run), *cache_findings(run)]
     beside = other.levels() if other is not None else None
     found += parallel_findings(run, beside) if beside is not None else []
-    found += [*queue_findings(run), *compute_findings(run), *_unsteady(run)]
+    found += [*queue_findings(run), *compute_findings(run), *reach_findings(run), *_unsteady(run)]
     if not any(finding.cause not in FACTS_ONLY for finding in found):
         found += _unidentified(run)
     asked = checks(run)

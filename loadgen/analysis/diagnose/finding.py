@@ -31,6 +31,7 @@ CAUSES: Mapping[str, str] = {
     "long_prompts": "long prompts stall the other requests",
     "prefill_bound": "prefill is the limit",
     "decode_bound": "decode is the limit",
+    "out_of_reach": "no load can meet the objective",
     "unsteady": "the steps were not steady",
     "unidentified": "cause not identified",
 }

@@ -1,10 +1,11 @@
 """How often do comparisons cry wolf, and what do they find? Runs of engines of known difference, in virtual time.
 
-    python -m benchmarks.compare [--only paired,welch,mix,stalls,drift] [--repeats 200] [--requests 1000]
+    python -m benchmarks.compare [--only paired,welch,mix,loads,stalls,drift] [--repeats 200] [--requests 1000]
 
 `paired`  same lengths in the same order, margin 0: equal engines, a true 5 % loss, a true 10 % rise of p95 TTFT
 `welch`   the same with other lengths in each run of the same workload
 `mix`     B asked for other lengths: are equal engines called equal once its requests are weighted to A's mix?
+`loads`   sweeps of three loads, same lengths and others: differences at any load, and over all of them together
 `stalls`, `drift`  8 interleaved ABBA pairs on such an engine, judged on run-level log ratios
 """
 
@@ -16,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from benchmarks.virtual import VirtualServer, VirtualStep, measure
-from loadgen.analysis.compare import Comparison, RunSide, compare
+from loadgen.analysis.compare import Comparison, Difference, RunSide, compare, guarded_differences, together
 from loadgen.analysis.interleaved import order, run_level
 from loadgen.analysis.regression import judge_losses
 from loadgen.results import Slo
@@ -144,6 +145,23 @@ def singles(engine: Engine, other: EngineConfig, repeats: int, requests: int, *,
     return count
 
 
+def sweeps(engine: Engine, other: EngineConfig, repeats: int, requests: int, *, same: bool) -> str:
+    """At 1, half and all of the engine's load, a quarter of the requests at 1."""
+    at_a_load = pooled = 0
+    for i in range(repeats):
+        differences: list[Difference] = []
+        for seed, users in enumerate((1, engine.concurrency // 2, engine.concurrency), 10 * i):
+            loaded, n = replace(engine, concurrency=users), requests if users > 1 else requests // 4
+            a = run(loaded, engine.config, seed, 2 * seed, requests=n)
+            b = run(loaded, other, seed if same else seed + 1_000_000, 2 * seed + 1, requests=n)
+            found = compare(side(a, seed if same else None), side(b, seed if same else None))
+            differences += found.differences
+        judged = [d for d in guarded_differences([*differences, *together(differences)]) if d.primary and d.found]
+        at_a_load += any(d.load is not None for d in judged)
+        pooled += any(d.load is None for d in judged)
+    return f"of {repeats}: a difference at a load {at_a_load}, over all loads together {pooled}"
+
+
 def interleaved(engine: Engine, other: EngineConfig, repeats: int, requests: int, pairs: int) -> Count:
     """Pairs in ABBA order on one clock, with five seconds between two runs."""
     count = Count()
@@ -173,7 +191,7 @@ def table(title: str, rows: Callable[[Engine, EngineConfig], Count]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="paired,welch,mix,stalls,drift")
+    parser.add_argument("--only", default="paired,welch,mix,loads,stalls,drift")
     parser.add_argument("--repeats", type=int, default=200)
     parser.add_argument("--requests", type=int, default=1000)
     parser.add_argument("--pairs", type=int, default=8)
@@ -189,6 +207,12 @@ def main() -> None:
             mix = replace(engine.mix, output_len=engine.mix.output_len * 1.3)
             found = singles(engine, engine.config, n, requests, same=False, mix=mix)
             print(f"{'mix':8}{engine.name:18}{'equal':14}{found}", flush=True)
+    if "loads" in chosen:
+        for engine in ENGINES:
+            for what, other in (("equal", engine.config), ("5 % loss", slower(engine.config))):
+                for how, same in (("paired", True), ("welch", False)):
+                    told = sweeps(engine, other, n, requests, same=same)
+                    print(f"{'loads':8}{engine.name:18}{what:14}{how:8}{told}", flush=True)
     for name in chosen:
         if name not in UNSTEADY:
             continue

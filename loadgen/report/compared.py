@@ -113,12 +113,25 @@ def comparison_blocks(one: Comparison, b: str, *, alone: bool) -> list[list[str]
             block += ["  exploratory, each for itself:"] + ["    " + sentence(d, b) for d in rest]
         block += ["  " + text for f in one.failing if f.load == load and (text := failing_text(f, b))]
         blocks.append(block)
-    if one.curve:
-        blocks.append(
-            [f"over the {plural(len(one.loads), 'load')} together"] + ["  " + sentence(d, b) for d in one.curve]
-        )
+    for where, pooled in _by_loads(one):
+        blocks.append([where, *("  " + sentence(d, b) for d in pooled)])
     blocks.append([f"note      {text}" for text in notes(one, b)])
     return [block for block in blocks if block]
+
+
+def _by_loads(one: Comparison) -> list[tuple[str, list[Difference]]]:
+    """What differs over several loads together, by which loads these are."""
+    found: dict[str, list[Difference]] = {}
+    for d in one.curve:
+        found.setdefault(together_text(d, len(one.loads)), []).append(d)
+    return list(found.items())
+
+
+def together_text(d: Difference, loads: int) -> str:
+    """`over all 3 loads together`, of so many that were compared."""
+    if len(d.over) == loads:
+        return f"over all {plural(loads, 'load')} together"
+    return f"over {len(d.over)} of {plural(loads, 'load')} together ({', '.join(map(_amount, d.over))})"
 
 
 def load_text(load: Load | None) -> str:
@@ -268,5 +281,7 @@ def difference_object(d: Difference, b: str = "B") -> dict[str, Any]:
 
 
 def short(d: Difference) -> str:
-    """`output throughput at a load of 32`."""
-    return f"{metric_name(d)} at {load_text(d.load)}" if d.load is not None else metric_name(d)
+    """`output throughput at a load of 32`, or `over 3 loads together`."""
+    if d.load is None:
+        return f"{metric_name(d)} over {plural(len(d.over), 'load')} together" if d.over else metric_name(d)
+    return f"{metric_name(d)} at {load_text(d.load)}"

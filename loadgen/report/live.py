@@ -230,7 +230,7 @@ def step_lines(
                 f"TTFT {ttft} ms",
                 f"TPOT {tpot} ms",
                 f"{step.completed:,} done, {step.failed:,} failed",
-                f"at most {duration(left_s)} left",
+                f"at most {duration(left_s)} left" if left_s > 0 else "",
             ],
             width,
             indent="  ",

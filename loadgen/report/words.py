@@ -358,6 +358,7 @@ CAUSES_ZH: dict[str, str] = {
     "long_prompts": "长提示阻塞其他请求",
     "prefill_bound": "预填充是瓶颈",
     "decode_bound": "解码是瓶颈",
+    "out_of_reach": "任何负载都无法满足目标",
     "unsteady": "步骤不稳定",
     "unidentified": "未确定原因",
 }

@@ -137,6 +137,7 @@ def test_steps_that_the_client_shaped_hold_and_break_nothing(
     assert (check.text, check.good) == (f"e2e_p50={limit}{said}", good)
 
 
+@pytest.mark.parametrize(
     ("objective", "levels", "causes"),
     [
         ("ttft_p95=5ms", (1.0,), ["out_of_reach"]),

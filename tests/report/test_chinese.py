@@ -27,7 +27,7 @@ from loadgen.runner.host import facts
 from tests.report.chinese import prose, sentences
 from tests.report.summaries import run_records
 
-DIAGNOSE = ("caches", "compute", "kv", "outcomes", "overload", "places", "stalls", "wire", "__init__")
+DIAGNOSE = ("caches", "compute", "kv", "outcomes", "overload", "places", "reach", "stalls", "wire", "__init__")
 # (source, what of it can stand on a page; nothing is all of it)
 SOURCES: list[tuple[str, tuple[str, ...]]] = [
     *((f"analysis/diagnose/{name}.py", ()) for name in DIAGNOSE),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -11,7 +12,8 @@ from loadgen.analysis.conditions import Condition
 from loadgen.analysis.ratios import LogRatio
 from loadgen.analysis.regression import Check, Judged, Objection, judge_losses
 from loadgen.report.checked import checked_lines, headline, junit, markdown
-from loadgen.report.compared import condition_lines, failing_text, load_text, refusal, sentence
+from loadgen.report.chinese import chinese
+from loadgen.report.compared import condition_lines, failing_text, load_text, refusal, sentence, short, together_text
 from loadgen.results import Estimate
 
 EIGHT = Load(False, 8)
@@ -47,6 +49,23 @@ def difference(
 )  # fmt: skip
 def test_each_difference_is_a_sentence(made: Difference, words: str) -> None:
     assert sentence(made) == words
+
+
+THREE = tuple(Load(False, n) for n in (1, 8, 24))
+
+
+@pytest.mark.parametrize(
+    ("over", "words", "brief"),
+    [
+        (THREE, "over all 3 loads together", "p95 TTFT over 3 loads together"),
+        (THREE[1:], "over 2 of 3 loads together (8, 24)", "p95 TTFT over 2 loads together"),
+    ],
+)
+def test_what_is_over_several_loads_says_over_which(over: tuple[Load, ...], words: str, brief: str) -> None:
+    pooled = replace(difference(1.12), load=None, over=over)
+    assert together_text(pooled, 3) == words
+    assert short(pooled) == brief
+    assert chinese(brief) == f"{len(over)} 个负载合计的 p95 TTFT"
 
 
 def test_conditions_show_what_differs_of_long_flags() -> None:

@@ -4,6 +4,8 @@ COMPARISONS: dict[str, str] = {
     "output throughput": "输出吞吐量",
     "output throughput at {load:said}": "{load} 下的输出吞吐量",
     "{m} at {load:said}": "{load} 下的 {m}",
+    "output throughput over {n} loads together": "{n} 个负载合计的输出吞吐量",
+    "{m} over {n} loads together": "{n} 个负载合计的 {m}",
     "all loads": "全部负载",
     "a load of {n}": "负载 {n}",
     "the load that was not told": "未知负载",

@@ -32,6 +32,9 @@ FINDINGS: dict[str, str] = {
     "requests are refused (429 or 503) however many are in flight: a limit on how often one may ask": (
         "无论并发多少，都有请求被拒绝（429 或 503）：存在限流（请求频率限制）"
     ),
+    "requests are refused (429 or 503) however many are in flight and whenever they are sent: no limit shows, on their"
+    " number or on their rate": "无论并发多少、何时发送，都有请求被拒绝（429 或 503）：未见并发上限或限流",
+    "share of the requests refused at {load:said}": "{load} 下被拒绝的请求占比",
     "send at a rate below it (--rate)": "以低于限流的速率发送（--rate）",
     "requests are ended after {t} s, whatever they are: a timeout on the way": (
         "请求一律在 {t} s 后被中断，与内容无关：途中有超时限制"
@@ -213,6 +216,18 @@ FINDINGS: dict[str, str] = {
     ),
     "share each layer among fewer GPUs (tp {n}) and run more replicas instead": (
         "降低张量并行度（tp {n}），改为运行更多副本"
+    ),
+    # what no load can meet
+    "one request alone has a median {metric} of {t} ms: no load can meet {objective}": (
+        "单独一个请求的 {metric} 中位数已为 {t} ms：任何负载都无法满足 {objective}"
+    ),
+    "limit of the objective": "目标的上限",
+    "median TTFT of a request alone": "单独一个请求的 TTFT 中位数",
+    "median TPOT of a request alone": "单独一个请求的 TPOT 中位数",
+    "mean time in the server's queue": "服务器中的平均排队时间",
+    "mean time of the prefill, by the server": "平均预填充时间（服务器数据）",
+    "set an objective that a request alone can meet, or make what it takes alone shorter": (
+        "设定单独一个请求能满足的目标，或缩短其单独所需的时间"
     ),
     # what has no cause
     "most steps were not steady ({kinds:list}): their intervals promise too much": (

@@ -7,7 +7,7 @@ from ...analysis.compare import Comparison
 from ...analysis.conditions import Condition, changed, unknown
 from ..charts.compared import Several, compared_figures, difference_table, outcome, span
 from ..charts.figure import Table
-from ..compared import difference_unit, letter, load_text, notes, sentence, short
+from ..compared import difference_unit, letter, load_text, notes, sentence, short, together_text
 from ..numbers import clean, number, with_error
 from ..text import load_cell
 from ..words import Words
@@ -60,8 +60,8 @@ def answer_sentences(several: Several) -> list[str]:
         established = [d for d in questions if d.found and d.ratio is not None]
         for d in established[:MOST_SENTENCES]:
             if w.language == "en":
-                where = f"At {load_text(d.load)}: " if d.load is not None else ""
-                said.append(f"{where}{sentence(d, letter(i))}.")
+                where = f"at {load_text(d.load)}" if d.load is not None else together_text(d, len(one.loads))
+                said.append(f"{where[0].upper()}{where[1:]}: {sentence(d, letter(i))}.")
             elif d.ratio is not None:
                 values = {"a": number(d.a), "b": number(d.b), "unit": w.said(difference_unit(d))}
                 change = span(d) + (w("answer.values", **values) if d.a is not None and d.b is not None else "")

@@ -32,6 +32,7 @@ TABLE: dict[str, tuple[str, str]] = {
     "axis.change": ("change against A (%)", "相对 A 的变化（%）"),
     # marks and legends
     "mark.answer": ("answer", "结论"),
+    "mark.limit": ("likely limit", "可能的上限"),
     "mark.knee": ("knee", "拐点"),
     "mark.weak": ("interval not established", "置信区间未确立"),
     "mark.front": ("on the front", "在前沿上"),

@@ -95,6 +95,13 @@ def why_failed(level: LevelResult, where: str) -> str:
     return f"Too many requests failed {where}: {how_many_failed(level)}."
 
 
+def why_cut(kind: str, detail: str, where: str) -> str:
+    """Why a run ended before it was done: a `budget`, which the detail names, or an interrupt."""
+    if kind == "budget":
+        return f"The {detail or 'run'} budget was used up {where}."
+    return f"The run was interrupted {where}."
+
+
 def why_again(level: LevelResult) -> str:
     """Why a level that this client shaped is measured once more."""
     return "again, as this client was the limit" + (f" ({level.detail[:DETAIL_CHARS]})" if level.detail else "")
@@ -135,10 +142,8 @@ def _why(reason: str, latest: Latest, least_gain: float, last: LevelResult | Non
     if kind == "client_bound":
         how = f" ({last.detail[:DETAIL_CHARS]})" if last is not None and last.detail else ""
         return f"This client was the limit {where}, so that level says nothing of the server{how}."
-    if kind == "budget":
-        return f"The {detail or 'run'} budget was used up {where}."
-    if kind == "interrupted":
-        return f"The run was interrupted {where}."
+    if kind in ("budget", "interrupted"):
+        return why_cut(kind, detail, where)
     if kind in ("slo", "no_sample"):
         return ""
     return f"The sweep ended {where}: {reason.replace('_', ' ')}."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..results import LevelResult, StepSummary, Stop
-from .answer import why_failed, why_undecidable
+from .answer import why_cut, why_failed, why_undecidable
 from .levels import ended_by
 from .verdict import ERRORS, sent_late
 
@@ -24,10 +24,8 @@ def settle_rate(level: LevelResult, summary: StepSummary, *, has_slo: bool) -> S
         how = sent_late(summary) or limit or summary.detail or "it ran into a limit of this machine"
         said = f"This client could not hold {load}, so the step says nothing of the server: {how}."
         said += " A lower rate, more --workers or a machine with nothing else to do would."
-    elif why == "budget":
-        said = f"The {detail or 'run'} budget was used up at {load}."
-    elif why == "interrupted":
-        said = f"The run was interrupted at {load}."
+    elif why in ("budget", "interrupted"):
+        said = why_cut(why, detail, f"at {load}")
     elif reason is None and not has_slo:
         said = f"{load[0].upper()}{load[1:]} were measured."
     else:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from ..errors import UsageError
 from ..results import LevelResult, NextLevel, Stop
-from .answer import why_again, why_failed
+from .answer import why_again, why_cut, why_failed
 from .levels import bracket, certain, check_factor, counted, ended_by, marginal, second_try
 from .verdict import ERRORS
 
@@ -128,10 +128,12 @@ def _reason(latest: Mapping[float, LevelResult], far: float | None) -> str:
 
 
 def _stop(reason: str, latest: Mapping[float, LevelResult], plan: RatePlan, last: LevelResult | None = None) -> Stop:
-    near, far = bracket(latest)
     held, broke = certain(latest)
-    met = marginal(latest)
-    limit = met if met is not None else near if far is not None else None
+    limit = None
+    if reason == UNSTABLE or reason.partition(":")[0] == "slo":  # a rate that was cut short is no answer
+        near, far = bracket(latest)
+        met = marginal(latest)
+        limit = met if met is not None else near if far is not None else None
     known = [level.output_throughput for level in latest.values() if level.output_throughput is not None]
     peak = max(known, key=lambda estimate: estimate.value, default=None)
     goodput = max((level.goodput for level in latest.values() if level.goodput is not None), default=None)
@@ -155,7 +157,7 @@ def _said(
     elif kind == "client_bound":
         parts.append(f"This client could not hold the rate {where}, so that step says nothing of the server.")
     elif kind in ("budget", "interrupted"):
-        parts.append(f"The sweep ended {where}: {detail or 'interrupted'}.")
+        parts.append(why_cut(kind, detail, where))
     elif kind == "max_level":
         parts.append(f"No limit up to {plan.most:,.4g} requests/s, the highest rate allowed.")
     if held is not None:

@@ -86,6 +86,21 @@ def test_failures_are_told_as_they_are_of_levels(change: dict[str, Any], words: 
     assert isinstance(found, Stop) and words in found.sentence
 
 
+@pytest.mark.parametrize(
+    ("ended", "words"),
+    [
+        ("budget:time", "The time budget was used up at 2.828 requests/s. 2 requests/s hold, 4 do not (unstable)."),
+        ("interrupted", "The run was interrupted at 2.828 requests/s. 2 requests/s hold, 4 do not (unstable)."),
+    ],
+)
+def test_a_rate_that_was_cut_short_is_no_answer(ended: str, words: str) -> None:
+    cut = LevelResult(0, None, "inconclusive", ("ttft_p95",), ended=ended, rate=2.828)
+    found = decide_rate([*levels("1p 2p 4u"), cut], PLAN)
+    assert isinstance(found, Stop)
+    assert (found.reason, found.held, found.broke, found.limit) == (ended, 2.0, 4.0, None)
+    assert found.sentence == words
+
+
 def test_a_rate_that_this_client_shaped_is_measured_once_more() -> None:
     shaped = LevelResult(0, None, "invalid", rate=4.0, detail="no CPU")
     again = decide_rate([*levels("1p 2p"), shaped], PLAN)

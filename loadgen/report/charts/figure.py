@@ -70,10 +70,17 @@ class View:
 
     @property
     def answer(self) -> float | None:
-        """The load that the answer names."""
-        if self.stop is None:
+        """The load that the answer's figures are of."""
+        return self.stop.held if self.stop else None
+
+    @property
+    def likely(self) -> float | None:
+        """Where the limit most likely lies, if that is not the load of the answer; logs may hold one that a step which
+        was cut short had moved."""
+        stop = self.stop
+        if stop is None or stop.limit == stop.held or stop.reason.partition(":")[0] not in ("slo", "unstable"):
             return None
-        return self.stop.limit if self.stop.limit is not None else self.stop.held
+        return stop.limit
 
 
 def thinned(summaries: Sequence[StepSummary]) -> list[StepSummary]:

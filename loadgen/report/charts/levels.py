@@ -77,11 +77,12 @@ def throughput(view: View) -> Figure | None:
     layers.append(base.mark_rule(strokeWidth=1.6, color=INK, aria=False).encode(y="low:Q", y2="high:Q"))
     layers.append(_verdict_points(base, y, rows, w))
     span = math.log(max(loads)) - math.log(min(loads)) if min(loads) > 0 else 0.0
-    near = span and star and view.answer and abs(math.log(star / view.answer)) < 0.22 * span
-    if view.answer is not None and len(set(loads)) > 1 and min(loads) <= view.answer <= max(loads):
-        left = view.answer > _middle(loads)
-        text = f"{w('mark.answer')} {view.answer:,g}"
-        layers.append(rule_label(view.answer, text, left=left))
+    named = [load for load in (view.answer, view.likely) if load]
+    near = span and star and any(abs(math.log(star / load)) < 0.22 * span for load in named)
+    for name, load in (("answer", view.answer), ("limit", view.likely)):
+        if load is not None and len(set(loads)) > 1 and min(loads) <= load <= max(loads):
+            text = f"{w(f'mark.{name}')} {load:,g}"
+            layers.append(rule_label(load, text, left=_to_the_left(view, name, loads)))
     if star is not None and not near:
         text = f"{w('mark.knee')} {number(star)}"
         layers.append(rule_label(star, text, left=star > _middle(loads), colour=MUTED))
@@ -129,6 +130,14 @@ def _straight(rows: Rows) -> Rows:
 
 def _middle(loads: list[float]) -> float:
     return math.sqrt(min(loads) * max(loads)) if min(loads) > 0 else (min(loads) + max(loads)) / 2
+
+
+def _to_the_left(view: View, name: str, loads: list[float]) -> bool:
+    """On which side of its rule a label stands; of two, the lighter load's is to the left."""
+    answer, likely = view.answer, view.likely
+    if answer is not None and likely is not None:
+        return (name == "answer") == (answer < likely)
+    return (answer or likely or 0.0) > _middle(loads)
 
 
 def _point(view: View, s: StepSummary, e: Estimate) -> dict[str, Any]:

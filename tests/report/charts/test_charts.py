@@ -18,8 +18,10 @@ from loadgen.report.charts.figure import MOST_LOADS
 from loadgen.report.charts.levels import knee
 from loadgen.report.charts.render import VEGA_LITE, svg
 from loadgen.report.charts.style import DARK
+from loadgen.report.page.run import shown_step
+from loadgen.report.text import answer
 from loadgen.report.words import Words
-from loadgen.results import Estimate, Slo
+from loadgen.results import Estimate, Slo, Stop
 from tests.report.drawn import LEVELS, drawn_run
 
 
@@ -75,6 +77,35 @@ def test_throughput_is_drawn_as_it_was_measured(view: View) -> None:
         assert (points[s.load]["value"], points[s.load]["low"], points[s.load]["high"]) == (e.value, e.low, e.high)
     labels = [row["text"] for row in values(figure.spec) if "text" in row]
     assert "answer 16" in labels
+
+
+@pytest.mark.parametrize(
+    ("reason", "held", "limit", "labels"),
+    [
+        ("slo:ttft_p95", 16, 16, ["answer 16"]),
+        ("slo:ttft_p95", 8, 16, ["answer 8", "likely limit 16"]),
+        ("slo:ttft_p95", None, 16, ["likely limit 16"]),
+        ("unstable", 16, 16, ["answer 16"]),
+        ("budget:time", 16, 24, ["answer 16"]),  # as logs have it where a step was cut short
+        ("interrupted", 16, 24, ["answer 16"]),
+        ("plateau", 32, None, ["answer 32"]),
+        ("max_level", 64, None, ["answer 64"]),
+        ("errors", 8, None, ["answer 8"]),
+        ("client_bound", None, None, []),
+    ],
+)
+def test_the_chart_names_the_load_whose_figures_the_answer_gives(
+    view: View, reason: str, held: float | None, limit: float | None, labels: list[str]
+) -> None:
+    stop = Stop(reason, held, 32 if reason.startswith("slo") else None, None, "", limit=limit)
+    mine = dataclasses.replace(view, stop=stop)
+    figure = CHARTS["throughput"](mine)
+    assert figure is not None
+    assert [row["text"] for row in values(figure.spec) if "text" in row and "knee" not in row["text"]] == labels
+    step = shown_step(mine)
+    assert (step.load if step else None) == held == mine.answer
+    text = "\n".join(answer(stop, view.summaries))
+    assert (f"at {held:g}: " in text) if held else "at " not in text
 
 
 def test_the_knee_is_where_the_asymptotes_meet(view: View) -> None:

@@ -84,28 +84,31 @@ def report_object(
         else None,
         "units": UNITS,
         "steps": [step_object(s, marks.get(s.step, Mark(""))) for s in summaries],
-        "pareto": pareto(summaries),
+        "pareto": pareto(summaries, marks),
         "answer": stop_object(stop) if stop else None,
     }
     plain_result: dict[str, Any] = plain(result)
     return plain_result
 
 
-def pareto(summaries: Sequence[StepSummary]) -> list[dict[str, Any]]:
+def pareto(summaries: Sequence[StepSummary], marks: Mapping[int, Mark]) -> list[dict[str, Any]]:
     """What a user gets against what the server gives, a point for each step that has both, by load. A point is on the
-    front where no other is better in one and as good in the other."""
+    front where no other is better in one and as good in the other; steps that this client shaped are on none."""
     known = [
         (s, s.tokens_per_user, s.output_throughput.value)
         for s in summaries
         if s.tokens_per_user and s.output_throughput
     ]
+    void = {step for step, mark in marks.items() if mark.verdict == "invalid"}
+    counted = [(user, server) for s, user, server in known if s.step not in void]
     return [
         {
             "step": s.step,
             "load": s.load,
             "tokens_per_user_tok_s": user,
             "output_throughput_tok_s": server,
-            "front": not any(u >= user and t >= server and (u, t) != (user, server) for _, u, t in known),
+            "front": s.step not in void
+            and not any(u >= user and t >= server and (u, t) != (user, server) for u, t in counted),
         }
         for s, user, server in sorted(known, key=lambda point: (point[0].load, point[0].step))
     ]

@@ -121,6 +121,10 @@ TABLE: dict[str, tuple[str, str]] = {
         "Dotted: growth as at the lightest load, and the highest throughput; they meet at the knee, {knee} in flight.",
         "虚线：按最轻负载线性增长，以及最高吞吐量；二者交于拐点（并发 {knee}）。",
     ),
+    "caption.void": (
+        "Hollow diamonds and crosses: steps in which this client was the limit; they are not counted.",
+        "空心菱形与叉：该步骤中客户端是瓶颈，不计入。",
+    ),
     "caption.latency": (
         "Completed requests: n {n}; steps: {steps}, each of {least} to {most}. Bars: 95 % intervals on the effective"
         " sample; hollow points have too small a sample for one.",

@@ -92,6 +92,14 @@ def test_what_was_not_measured_is_null(kind: str) -> None:
         assert "p95_ttft_ms" in found["steps"][0]["not_established"]
 
 
+def test_a_step_that_this_client_shaped_is_on_no_front() -> None:
+    summaries = summarise_run(columns(run_records((1, 8))[0]), SLO)
+    for verdicts, fronts in ((("pass", "pass"), [True, True]), (("pass", "invalid"), [True, False])):
+        marks = {s.step: Mark(verdict) for s, verdict in zip(summaries, verdicts, strict=True)}
+        found = report_object(RunFacts("x"), summaries, marks, None, SLO)
+        assert [point["front"] for point in found["pareto"]] == fronts
+
+
 def test_the_slo_is_stated() -> None:
     found = as_json([record("a", 1, 1, 0, 1000, 1000)])
     assert found["slo"]["objectives"][0] == {"metric": "ttft", "percentile": 95.0, "limit_ms": 100.0}

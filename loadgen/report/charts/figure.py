@@ -10,7 +10,7 @@ from ...analysis.buckets import Bucket
 from ...analysis.series import Series
 from ...results import Slo, StepSummary, Stop
 from ..facts import RunFacts
-from ..text import Mark
+from ..text import Mark, load_cell
 from ..words import ENGLISH, Words
 
 WIDTH = 340  # px; see `style`
@@ -67,6 +67,20 @@ class View:
     def verdict(self, step: int) -> str:
         mark = self.marks.get(step)
         return mark.verdict if mark and mark.verdict else "measured"
+
+    def counts(self, summary: StepSummary) -> bool:
+        """Does the step say anything of the server? One that this client shaped is marked, and proves nothing."""
+        return self.verdict(summary.step) != "invalid"
+
+    def named(self, summary: StepSummary) -> str:
+        """A step by its load, and that it does not count where it does not."""
+        name = load_cell(summary)
+        return name if self.counts(summary) else f"{name} ({self.words('verdict.invalid')})"
+
+    def captioned(self, caption: str) -> str:
+        """The caption, and what the mark of a step that does not count means where there is one."""
+        void = not all(self.counts(s) for s in self.drawn)
+        return self.words.sentences(caption, self.words("caption.void")) if void else caption
 
     @property
     def answer(self) -> float | None:

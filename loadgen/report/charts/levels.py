@@ -1,12 +1,14 @@
 """Charts against the load: throughput and latency percentiles. Pure.
 
 The knee is where the two asymptotes of a closed system meet: throughput as it would grow at the rate of the lightest
-load, and the highest throughput measured (operational analysis: N* = X_max / (X_1 / N_1)).
+load, and the highest throughput measured (operational analysis: N* = X_max / (X_1 / N_1)). There is none where the
+highest throughput measured is not shown to be the server's: while it still grows, the second asymptote is not known.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -26,6 +28,7 @@ from .style import (
     ORANGE,
     RED,
     VERDICTS,
+    VOID,
     Rows,
     axis_of,
     config,
@@ -40,17 +43,40 @@ _STEPS = 25  # of the asymptote
 _BETWEEN = 8
 
 
+GAIN = 0.05  # of throughput per doubling of the load, as in a sweep: below it throughput no longer grows
+TWO_DOUBLINGS = 3.5  # as rungs are rounded
+
+
 def knee(view: View) -> float | None:
-    """N* of these steps, in requests in flight; None where it lies outside of the loads measured, or for an open
-    loop."""
+    """N* of these steps, in requests in flight; None where throughput is not shown to have stopped growing, where N*
+    lies outside of the loads measured, or for an open loop."""
     known = [
-        (s.load, s.output_throughput.value) for s in view.drawn if s.output_throughput and s.output_throughput.value
+        (s.load, s.output_throughput)
+        for s in view.drawn
+        if view.counts(s) and s.output_throughput and s.output_throughput.value
     ]
-    if view.open_loop or len(known) < 2:
+    if view.open_loop or not _saturated(known):
         return None
-    (load, first), best = known[0], max(value for _, value in known)
-    found = best / (first / load)
+    (load, first), best = known[0], max(e.value for _, e in known)
+    found = best / (first.value / load)
     return found if known[0][0] < found <= known[-1][0] else None
+
+
+def _saturated(known: Sequence[tuple[float, Estimate]]) -> bool:
+    """Is throughput proven to have grown by less than GAIN per doubling over the last two doublings of the load, or to
+    be lower at the heaviest load than at a lighter one?"""
+    sure = [(load, e.low, e.value, e.high) for load, e in known if e.low and e.high and math.isfinite(e.high)]
+    if not sure:
+        return False
+    top, _, value, high = sure[-1]
+    if any(low > high for load, low, _, _ in sure if load < top):
+        return True
+    reference = max((one for one in sure if one[0] * TWO_DOUBLINGS <= top), default=None)
+    if reference is None:
+        return False
+    load, low, before, _ = reference
+    most = math.log(value / before) + math.hypot(math.log(high / value), math.log(before / low))
+    return most / math.log2(top / load) < math.log1p(GAIN)
 
 
 def throughput(view: View) -> Figure | None:
@@ -71,11 +97,13 @@ def throughput(view: View) -> Figure | None:
         band = alt.Chart(data([{"load": low, "to": high}]))
         layers.append(band.mark_rect(color=ORANGE, opacity=0.14, aria=False).encode(x="load:Q", x2="to:Q"))
     star = knee(view)
-    if len(set(loads)) > 1 and not view.open_loop:
-        layers.append(_asymptotes(known, loads, y))
-    layers.append(alt.Chart(data(_straight(rows))).mark_line(color=BLUE, aria=False).encode(x=x, y=y, order="order:Q"))
+    counted = [(s, e) for s, e in known if view.counts(s)]
+    if star is not None:
+        layers.append(_asymptotes(counted, loads, y))
+    line = _straight([row for row, (s, _) in zip(rows, known, strict=True) if view.counts(s)])
+    layers.append(alt.Chart(data(line)).mark_line(color=BLUE, aria=False).encode(x=x, y=y, order="order:Q"))
     layers.append(base.mark_rule(strokeWidth=1.6, color=INK, aria=False).encode(y="low:Q", y2="high:Q"))
-    layers.append(_verdict_points(base, y, rows, w))
+    layers += _verdict_points(x, y, rows, w)
     span = math.log(max(loads)) - math.log(min(loads)) if min(loads) > 0 else 0.0
     named = [load for load in (view.answer, view.likely) if load]
     near = span and star and any(abs(math.log(star / load)) < 0.22 * span for load in named)
@@ -90,6 +118,7 @@ def throughput(view: View) -> Figure | None:
     caption = w("caption.throughput", n=f"{n:,}", steps=len(known))
     if star is not None:
         caption = w.sentences(caption, w("caption.knee", knee=number(star)))
+    caption = view.captioned(caption)
     chart = alt.layer(*layers).properties(width=view.width, height=240)
     head = (
         view.load_title,
@@ -149,25 +178,33 @@ def _point(view: View, s: StepSummary, e: Estimate) -> dict[str, Any]:
         "low": e.value if e.low is None else e.low,
         "high": e.value if e.high is None or math.isinf(e.high) else e.high,
         "verdict": w(f"verdict.{verdict}"),
+        "void": not view.counts(s),
         "order": s.load * 1e6 + s.step,
         "tip": f"{load_cell(s)}: {with_error(e)} tokens/s, n {s.requests.get('ok', 0):,}, "
         f"{w('table.failed')} {s.failed:,}, {w(f'verdict.{verdict}')}",
     }
 
 
-def _verdict_points(base: alt.Chart, y: alt.Y, rows: Rows, w: Words) -> Any:
-    """Points in the colour and the shape of their verdict; a legend where there are several."""
+def _verdict_points(x: alt.X, y: alt.Y, rows: Rows, w: Words) -> list[Any]:
+    """Points in the colour and the shape of their verdict, hollow where a step does not count; a legend where there are
+    several."""
     seen = {row["verdict"] for row in rows}
     names = {w(f"verdict.{key}"): looks for key, looks in VERDICTS.items() if w(f"verdict.{key}") in seen}
     legend = alt.Legend() if len(seen) > 1 else None
     colours = alt.Scale(domain=list(names), range=[colour for colour, _ in names.values()])
     shapes = alt.Scale(domain=list(names), range=[shape for _, shape in names.values()])
-    return base.mark_point(filled=True, size=75).encode(
-        y=y,
-        color=alt.Color("verdict:N", scale=colours, legend=legend),
-        shape=alt.Shape("verdict:N", scale=shapes, legend=legend),
-        description="tip:N",
-    )
+    return [
+        alt.Chart(data([row for row in rows if row["void"] is void]))
+        .mark_point(filled=not void, size=75, strokeWidth=1.6 if void else 0)
+        .encode(
+            x=x,
+            y=y,
+            color=alt.Color("verdict:N", scale=colours, legend=legend),
+            shape=alt.Shape("verdict:N", scale=shapes, legend=legend),
+            description="tip:N",
+        )
+        for void in sorted({row["void"] for row in rows})
+    ]
 
 
 def _asymptotes(known: list[tuple[StepSummary, Estimate]], loads: list[float], y: alt.Y) -> Any:
@@ -239,6 +276,7 @@ def latency(view: View) -> Figure | None:
     )
     ok = [s.requests.get("ok", 0) for s in view.drawn]
     caption = w("caption.latency", n=f"{sum(ok):,}", steps=len(ok), least=f"{min(ok):,}", most=f"{max(ok):,}")
+    caption = view.captioned(caption)
     chart = alt.vconcat(*panels).resolve_scale(color="shared")
     return Figure("latency", w("title.latency"), caption, config(chart), Table(head, tuple(table)))
 
@@ -253,8 +291,9 @@ def _quantile(view: View, s: StepSummary, q: Percentile, label: str) -> dict[str
         "high": q.high if q.high else q.value,
         "p": f"p{q.p:g}",
         "sure": q.established,
+        "void": not view.counts(s),
         "order": s.load * 1e6 + s.step,
-        "tip": f"{label} p{q.p:g}, {load_cell(s)}: {shown} ms, n {q.n:,}, {w('table.failed')} {s.failed:,}",
+        "tip": f"{label} p{q.p:g}, {view.named(s)}: {shown} ms, n {q.n:,}, {w('table.failed')} {s.failed:,}",
     }
 
 
@@ -269,17 +308,23 @@ def _panel(view: View, metric: str, label: str, rows: Rows, tail: float, *, last
     y = alt.Y("value:Q", title=f"{label} (ms)", scale=scale, axis=axis_of(values))
     x = load_axis([row["load"] for row in rows], view.load_title if last else None)
     base = alt.Chart(data(rows)).encode(x=x)
+    counted = alt.Chart(data([row for row in rows if not row["void"]])).encode(x=x)
     names = ["p50", f"p{tail:g}"]
     colour = alt.Color("p:N", scale=alt.Scale(domain=names, range=[BLUE, ORANGE]), legend=alt.Legend())
     layers: list[Any] = [
-        base.mark_line(aria=False).encode(y=y, color=colour, order="order:Q"),
+        counted.mark_line(aria=False).encode(y=y, color=colour, order="order:Q"),
         base.mark_rule(strokeWidth=1.6, aria=False).encode(y="low:Q", y2="high:Q", color=colour),
     ]
-    # Filled where the interval is established, hollow where the sample is too small for one.
-    for sure in (True, False):
-        points = alt.Chart(data([row for row in rows if row["sure"] is sure])).encode(x=x)
-        mark = points.mark_point(size=55) if sure else points.mark_point(size=60, filled=False, strokeWidth=1.6)
-        layers.append(mark.encode(y=y, color=colour, description="tip:N"))
+    # Filled where the interval is established, hollow where the sample is too small for one, crossed where the step
+    # does not count.
+    hollow = {"size": 60, "filled": False, "strokeWidth": 1.6}
+    for looks, chosen in (
+        ({"size": 55}, [row for row in rows if row["sure"] and not row["void"]]),
+        (hollow, [row for row in rows if not row["sure"] and not row["void"]]),
+        ({**hollow, "shape": VOID}, [row for row in rows if row["void"]]),
+    ):
+        points = alt.Chart(data(chosen)).encode(x=x).mark_point(**looks)
+        layers.append(points.encode(y=y, color=colour, description="tip:N"))
     if limits:
         rule = alt.Chart(data(limits))
         layers.append(rule.mark_rule(color=RED, strokeDash=[6, 3], aria=False).encode(y=alt.Y("value:Q", scale=scale)))

@@ -23,6 +23,7 @@ from .style import (
     PURPLE,
     RED,
     SERIES,
+    VOID,
     Rows,
     axis_of,
     config,
@@ -242,11 +243,10 @@ def instrument(view: View) -> Figure | None:
             if bound is None or q is None or q.value <= 0 or bound.p99 <= 0:
                 continue
             for which, value in ((w("legend.measured"), q.value), (w("legend.bound"), bound.p99)):
-                tip = f"{label} p99, {load_cell(s)}: {number(q.value)} ms, {w('legend.bound')} {bound_ms(bound.p99)} ms"
-                tip += f", n {q.n:,}"
-                rows.append(
-                    {"load": s.load, "value": value, "which": which, "order": s.load * 1e6 + s.step, "tip": tip}
-                )
+                tip = f"{label} p99, {view.named(s)}: {number(q.value)} ms,"
+                tip += f" {w('legend.bound')} {bound_ms(bound.p99)} ms, n {q.n:,}"
+                order, void = s.load * 1e6 + s.step, not view.counts(s)
+                rows.append({"load": s.load, "value": value, "which": which, "order": order, "tip": tip, "void": void})
             table.append(
                 (
                     label,
@@ -275,7 +275,7 @@ def instrument(view: View) -> Figure | None:
     )
     n = sum(s.requests.get("ok", 0) for s in view.drawn)
     chart = alt.vconcat(*panels).resolve_scale(color="shared")
-    caption = w("caption.instrument", n=f"{n:,}", steps=len(view.drawn))
+    caption = view.captioned(w("caption.instrument", n=f"{n:,}", steps=len(view.drawn)))
     return Figure("instrument", w("title.instrument"), caption, config(chart), Table(head, tuple(table)))
 
 
@@ -289,16 +289,16 @@ def _bounds(view: View, rows: Rows, label: str, *, last: bool) -> Any:
     w = view.words
     names = [w("legend.measured"), w("legend.bound")]
     values = [row["value"] for row in rows]
-    base = alt.Chart(data(rows)).encode(
-        x=load_axis([row["load"] for row in rows], view.load_title if last else None),
-        y=alt.Y(
-            "value:Q",
-            title=f"{label} p99 (ms)",
-            scale=scale_of(values),
-            axis=axis_of(values),
-        ),
-        color=alt.Color("which:N", scale=alt.Scale(domain=names, range=[SERIES[0], RED]), legend=alt.Legend()),
+    counted, crossed = (
+        alt.Chart(data([row for row in rows if row["void"] is void])).encode(
+            x=load_axis([row["load"] for row in rows], view.load_title if last else None),
+            y=alt.Y("value:Q", title=f"{label} p99 (ms)", scale=scale_of(values), axis=axis_of(values)),
+            color=alt.Color("which:N", scale=alt.Scale(domain=names, range=[SERIES[0], RED]), legend=alt.Legend()),
+        )
+        for void in (False, True)
     )
     return alt.layer(
-        base.mark_line(aria=False).encode(order="order:Q"), base.mark_point(size=55).encode(description="tip:N")
+        counted.mark_line(aria=False).encode(order="order:Q"),
+        counted.mark_point(size=55).encode(description="tip:N"),
+        crossed.mark_point(size=60, filled=False, strokeWidth=1.6, shape=VOID).encode(description="tip:N"),
     ).properties(width=view.width, height=130)

@@ -9,7 +9,7 @@ import altair as alt
 from ..numbers import number
 from ..text import load_cell
 from .figure import Figure, Table, View
-from .style import BLUE, GREY, INK, Rows, config, data
+from .style import BLUE, GREY, INK, VOID, Rows, config, data
 
 
 def pareto(view: View) -> Figure | None:
@@ -23,11 +23,13 @@ def pareto(view: View) -> Figure | None:
     ]
     if not known:
         return None
+    counted = [(user, total) for s, user, total in known if view.counts(s)]
     share = view.gpus or 1
     per_hour = view.price * share if view.price else None
     rows: Rows = []
     for s, user, total in known:
-        front = not any(u >= user and t >= total and (u, t) != (user, total) for _, u, t in known)
+        front = not any(u >= user and t >= total and (u, t) != (user, total) for u, t in counted)
+        place = ("front" if front else "behind") if view.counts(s) else ""
         cost = per_hour / (total * 3600 / 1e6) if per_hour and total else None
         rows.append(
             {
@@ -36,8 +38,9 @@ def pareto(view: View) -> Figure | None:
                 "cost": cost,
                 "order": s.load * 1e6 + s.step,
                 "label": load_cell(s),
-                "front": w("mark.front") if front else w("mark.behind"),
-                "tip": f"{load_cell(s)}: {number(user)} tokens/s/user, {number(total / share)} "
+                "front": w(f"mark.{place}") if place else w("verdict.invalid"),
+                "void": not place,
+                "tip": f"{view.named(s)}: {number(user)} tokens/s/user, {number(total / share)} "
                 f"{w('axis.output_gpu' if view.gpus else 'axis.output')}"
                 + (f", {number(cost)} {w('axis.cost')}" if cost is not None else "")
                 + f", n {s.requests.get('ok', 0):,}, {w('table.failed')} {s.failed:,}",
@@ -62,6 +65,7 @@ def pareto(view: View) -> Figure | None:
     ]
     n = sum(s.requests.get("ok", 0) for s, _, _ in known)
     caption = w("caption.pareto", n=f"{n:,}", steps=len(known))
+    caption = view.captioned(caption)
     if view.gpus:
         caption = w.sentences(caption, w("caption.gpus", gpus=f"{view.gpus:,}"))
     if per_hour:
@@ -74,15 +78,16 @@ def _front(view: View, rows: Rows, field: str, title: str) -> Any:
     w = view.words
     scale = alt.Scale(zero=False, nice=True, padding=12)
     top = max(row[field] for row in rows) * 1.12
-    base = alt.Chart(data(rows)).encode(
-        x=alt.X("user:Q", title=w("axis.user"), scale=scale, axis=alt.Axis(tickCount=6)),
-        y=alt.Y(f"{field}:Q", title=title, scale=alt.Scale(domain=[0, top], nice=False)),
-    )
+    x = alt.X("user:Q", title=w("axis.user"), scale=scale, axis=alt.Axis(tickCount=6))
+    y = alt.Y(f"{field}:Q", title=title, scale=alt.Scale(domain=[0, top], nice=False))
+    void, counted = ([row for row in rows if row["void"] is is_void] for is_void in (True, False))
+    base, crossed = (alt.Chart(data(some)).encode(x=x, y=y) for some in (counted, void))
     names = [w("mark.front"), w("mark.behind")]
     colour = alt.Color("front:N", scale=alt.Scale(domain=names, range=[BLUE, GREY]), legend=alt.Legend())
     return alt.layer(
         base.mark_line(color=GREY, strokeWidth=1.2, aria=False).encode(order="order:Q"),
         base.mark_point(filled=True, size=70).encode(color=colour, description="tip:N"),
+        crossed.mark_point(filled=False, size=60, strokeWidth=1.6, shape=VOID, color=GREY).encode(description="tip:N"),
         alt.Chart(data(_apart(rows, field)))
         .mark_text(align="left", dx=7, dy=-6, aria=False, color=INK)
         .encode(x="user:Q", y=f"{field}:Q", text="label:N"),

@@ -11,7 +11,6 @@ import numpy as np
 from ...analysis.series import Curve
 from ...results import StepSummary
 from ..numbers import number
-from ..text import load_cell
 from .figure import Figure, Table, View
 from .style import BLUE, LOADS, ORANGE, PURPLE, Rows, axis_of, config, data, scale_of
 
@@ -105,7 +104,7 @@ def _steps(view: View, curves: Mapping[int, Curve]) -> list[tuple[StepSummary, s
     known = sorted((s for s in view.summaries if s.step in curves), key=lambda s: (s.load, s.step))
     names: list[str] = []
     for s in known:
-        name = load_cell(s)
+        name = view.named(s)
         names.append(name if name not in names and s.load else f"{name} · {s.step}")
     return [(s, name, curves[s.step]) for s, name in zip(known, names, strict=True)]
 
@@ -157,7 +156,7 @@ def by_input(view: View) -> Figure | None:
     if not there:
         return None
     chosen = {s.step: s for s in (there[0], *(s for s in there if s.load == view.answer), there[-1])}
-    names = {step: load_cell(s) for step, s in chosen.items()}
+    names = {step: view.named(s) for step, s in chosen.items()}
     dots: Rows = []
     lines: Rows = []
     table = []

@@ -53,6 +53,7 @@ VERDICTS = {
     "baseline": (GREY, "circle"),
     "measured": (BLUE, "circle"),
 }
+VOID = "M-.6,-.6L.6,.6M-.6,.6L.6,-.6"  # a cross of lines: a step that does not count
 FONT = "Arial, Helvetica, sans-serif"
 LOG_FROM = 8.0  # times the smallest value
 

@@ -19,7 +19,7 @@ from loadgen.report.charts.levels import knee
 from loadgen.report.charts.render import VEGA_LITE, svg
 from loadgen.report.charts.style import DARK
 from loadgen.report.page.run import shown_step
-from loadgen.report.text import answer
+from loadgen.report.text import Mark, answer
 from loadgen.report.words import Words
 from loadgen.results import Estimate, Slo, Stop
 from tests.report.drawn import LEVELS, drawn_run
@@ -109,15 +109,62 @@ def test_the_chart_names_the_load_whose_figures_the_answer_gives(
 
 
 def test_the_knee_is_where_the_asymptotes_meet(view: View) -> None:
-    first, *_, last = view.drawn
-    steps = [
-        dataclasses.replace(s, output_throughput=Estimate(min(10.0 * s.load, 150.0)), concurrency=s.concurrency)
-        for s in view.summaries
-    ]
-    assert knee(dataclasses.replace(view, summaries=steps)) == pytest.approx(15.0)
-    linear = [dataclasses.replace(s, output_throughput=Estimate(10.0 * s.load)) for s in view.summaries]
-    assert knee(dataclasses.replace(view, summaries=linear)) == pytest.approx(last.load)
-    assert knee(dataclasses.replace(view, summaries=[first])) is None
+    def at(*throughputs: float, half: float = 0.02, marks: dict[int, Mark] | None = None) -> float | None:
+        steps = [
+            dataclasses.replace(s, output_throughput=Estimate(x, x * (1 - half), x * (1 + half)))
+            for s, x in zip(view.summaries, throughputs, strict=False)
+        ]
+        return knee(dataclasses.replace(view, summaries=steps, marks=marks or {}))
+
+    flat = [min(10.0 * s.load, 150.0) for s in view.summaries]
+    assert at(*flat) == pytest.approx(15.0)
+    assert at(*flat, half=0.3) is None, "it is not proven that it no longer grows"
+    assert at(*(10.0 * s.load for s in view.summaries)) is None, "it grows in proportion"
+    assert at(*(10.0 * s.load**0.9 for s in view.summaries)) is None, "it still grows"
+    assert at(10.0, 19.3) is None, "two loads show no plateau"
+    assert at(10.0, 20.0, 35.0, 30.0) == pytest.approx(3.5), "it fell"
+    void = {s.step: Mark("invalid") for s in view.summaries if s.load > 8}
+    assert at(*flat, marks=void) is None, "all that is flat is of this client"
+    bare = [dataclasses.replace(s, output_throughput=Estimate(x)) for s, x in zip(view.summaries, flat, strict=True)]
+    assert knee(dataclasses.replace(view, summaries=bare)) is None
+
+
+def test_a_knee_and_its_asymptotes_are_drawn_together_or_not_at_all(view: View) -> None:
+    flat, linear = (
+        [
+            dataclasses.replace(s, output_throughput=Estimate(x, 0.99 * x, 1.01 * x))
+            for s in view.summaries
+            for x in (min(10.0 * s.load, most),)
+        ]
+        for most in (150.0, 1e9)
+    )
+    for steps, drawn in ((flat, True), (linear, False)):
+        figure = CHARTS["throughput"](dataclasses.replace(view, summaries=steps, stop=None))
+        assert figure is not None
+        assert any("knee" in row.get("text", "") for row in values(figure.spec)) == drawn
+        assert any(row.get("which") == "b" for row in values(figure.spec)) == drawn
+        assert ("knee" in figure.caption) == drawn
+
+
+def test_steps_that_this_client_shaped_are_marked_and_on_no_front(view: View) -> None:
+    best = max(view.drawn, key=lambda s: s.output_throughput.value if s.output_throughput else 0.0)
+    mine = dataclasses.replace(view, marks={**view.marks, best.step: Mark("invalid")})
+    for name in ("throughput", "pareto", "latency", "instrument"):
+        figure = CHARTS[name](mine)
+        assert figure is not None
+        told = [row for row in values(figure.spec) if row.get("void") and "tip" in row]
+        assert told and all("invalid" in row["tip"] for row in told)
+        assert "not counted" in figure.caption
+        before = CHARTS[name](view)
+        assert before is not None and "not counted" not in before.caption
+    figure = CHARTS["pareto"](mine)
+    assert figure is not None
+    fronts = {row[0]: row[figure.table.head.index("front")] for row in figure.table.rows}
+    assert fronts[f"{best.load:g}"] == "invalid" and "on the front" in fronts.values()
+    for name in ("itl", "distributions"):
+        figure = CHARTS[name](mine)
+        assert figure is not None
+        assert f"{best.load:g} (invalid)" in {row["load"] for row in values(figure.spec) if "load" in row}
 
 
 def test_objectives_are_lines_and_weak_percentiles_are_hollow(view: View) -> None:

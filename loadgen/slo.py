@@ -10,12 +10,13 @@ ttft:200 e2el:900  the form of `vllm bench serve --goodput`: milliseconds; e2el 
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from collections.abc import Sequence
 from typing import cast
 
 from .errors import UsageError
-from .results import SLO_METRICS, Objective, Slo, SloMetric
+from .results import SLO_METRICS, Objective, ObjectiveCheck, Slo, SloMetric
 
 ATTAINMENT = "attainment"  # the name of the joint check of all per-request objectives
 _ALIASES = {"e2el": "e2e"}  # its name in `vllm bench serve --goodput`; ttft and tpot are the same there
@@ -115,6 +116,19 @@ def objective_name(objective: Objective) -> str:
 def check_names(slo: Slo) -> tuple[str, ...]:
     """What tells the checks of these objectives apart, in their order: each with its limit, then the joint one."""
     return (*(f"{objective_name(o)}={o.limit_ms:g}ms" for o in slo.objectives), ATTAINMENT)
+
+
+def by_failures(check: ObjectiveCheck) -> bool:
+    """Does the percentile of an objective lie among the failures, which count as infinitely late?"""
+    return check.value_ms == math.inf
+
+
+def broken_names(broke: Sequence[str], checks: Sequence[ObjectiveCheck]) -> str:
+    """What a level broke, with the word where failures did it: `ttft_p95, tpot_p95, by failures`."""
+    failed = {check.objective for check in checks if by_failures(check)}
+    if broke and failed.issuperset(broke):
+        return f"{', '.join(broke)}, by failures"
+    return ", ".join(f"{name} by failures" if name in failed else name for name in broke)
 
 
 def slo_text(slo: Slo) -> str:

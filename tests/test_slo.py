@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadgen.errors import UsageError
-from loadgen.results import SLO_METRICS, Slo
-from loadgen.slo import PRESETS, objective_name, parse_slo
+from loadgen.results import SLO_METRICS, ObjectiveCheck, Slo
+from loadgen.slo import PRESETS, broken_names, objective_name, parse_slo
 
 
 @pytest.mark.parametrize(
@@ -47,6 +49,25 @@ def test_several_in_one_text_or_many() -> None:
 @pytest.mark.parametrize("text", ["attainment=95%", "attainment=0.95", "attainment>=95 %", "ATTAINMENT : .95"])
 def test_attainment(text: str) -> None:
     assert parse_slo([text, "tpot=50ms"]).attainment == pytest.approx(0.95)
+
+
+@pytest.mark.parametrize(
+    ("broke", "failed", "said"),
+    [
+        (("ttft_p95",), (), "ttft_p95"),
+        (("ttft_p95",), ("ttft_p95",), "ttft_p95, by failures"),
+        (("ttft_p95", "tpot"), ("ttft_p95", "tpot"), "ttft_p95, tpot, by failures"),
+        (("ttft_p95", "tpot"), ("tpot",), "ttft_p95, tpot by failures"),
+        (("unstable", "ttft_p95"), ("ttft_p95",), "unstable, ttft_p95 by failures"),
+        ((), ("ttft_p95",), ""),
+    ],
+)
+def test_what_failures_broke_is_told_so(broke: tuple[str, ...], failed: tuple[str, ...], said: str) -> None:
+    checks = [
+        ObjectiveCheck(name, "ttft", 0.05, None, math.inf if name in failed else 9.0, 100, "fail")
+        for name in sorted({*broke, *failed})
+    ]
+    assert broken_names(broke, checks) == said
 
 
 def test_nothing_asked_is_no_slo() -> None:

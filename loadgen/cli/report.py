@@ -175,6 +175,7 @@ def answer_again(summaries: Sequence[StepSummary], marks: Mapping[int, Mark]) ->
     """What the measured levels say under other objectives; of a level measured twice the longer step counts, of equal
     ones the later."""
     from ..results import Stop
+    from ..slo import broken_names
 
     last = {s.load: (s, marks[s.step]) for s in sorted(summaries, key=lambda s: s.judged)}
     unit = "requests/s" if any(s.rate is not None for s in summaries) else "concurrent requests"
@@ -184,7 +185,7 @@ def answer_again(summaries: Sequence[StepSummary], marks: Mapping[int, Mark]) ->
     held = max(
         (c for c, (_, mark) in last.items() if mark.verdict == "pass" and (broke is None or c < broke)), default=None
     )
-    names = " ".join(last[broke][1].broke) if broke is not None else ""
+    names = broken_names(last[broke][1].broke, last[broke][0].objectives) if broke is not None else ""
     if held is not None and broke is not None:
         sentence = f"{_load(held, unit)} hold, {broke:,g} do not ({names})"
     elif held is not None:

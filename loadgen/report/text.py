@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from ..analysis.redone import without_redone
 from ..results import Slo, StepSummary, Stop
+from ..slo import by_failures
 from .asked import asked_notes
 from .caching import cache_notes
 from .details import step_details
@@ -157,13 +158,21 @@ def table_row(summary: StepSummary, mark: Mark, slo: Slo, *, width: int = WIDTH)
         cells += [number(median.value if median else None), shown]
     cells += [f"{summary.requests.get('ok', 0):,}", f"{summary.failed:,}"]
     row = f"{_columns(cells, width)}  {mark.verdict}"
+    most = max(width, NARROW_WIDTH)
     # Only a failure names what broke: of an undecided level these would only be what it leans to.
     broke = mark.broke if mark.verdict == "fail" else ()
-    most = max(width, NARROW_WIDTH)
+    if broken_by_failures(summary, mark):  # a note names the objectives
+        return f"{row} by failures" if len(row) + len(" by failures") <= most else f"{row} failures"
     if broke[1:] and len(" ".join((row, *broke))) > most:
         broke = (broke[0], f"+{len(broke) - 1}")
     row = " ".join((row, *broke)).rstrip()
     return row if len(row) <= most else row[: most - 1] + "…"
+
+
+def broken_by_failures(summary: StepSummary, mark: Mark) -> bool:
+    """Did failures alone break all that the step broke? The latencies shown, of answered requests, do not tell so."""
+    failed = {check.objective for check in summary.objectives if by_failures(check)}
+    return mark.verdict == "fail" and bool(mark.broke) and failed.issuperset(mark.broke)
 
 
 def load_cell(summary: StepSummary) -> str:
@@ -302,6 +311,7 @@ def notes(facts: RunFacts, summaries: Sequence[StepSummary]) -> list[str]:
     worst = max(residuals, key=abs, default=0.0)
     if abs(worst) > 0.05:
         found.append(f"the requests in flight and their times disagree by {percent(abs(worst))} (Little's law)")
+    found += late_notes(summaries)
     found += burst_notes(summaries)
     found += server_notes(summaries)
     found += health_notes(summaries)
@@ -311,6 +321,20 @@ def notes(facts: RunFacts, summaries: Sequence[StepSummary]) -> list[str]:
     for note in found:
         lines += line("" if lines else "note", note)
     return lines
+
+
+def late_notes(summaries: Sequence[StepSummary]) -> list[str]:
+    """Where an objective is broken by failures, whatever the latencies of the answered requests are."""
+    loads: dict[str, list[str]] = {}
+    for s in summaries:
+        for check in s.objectives:
+            if check.verdict == "fail" and by_failures(check):
+                loads.setdefault(check.objective, []).append(load_cell(s))
+    return [
+        f"failures break {name} at {', '.join(dict.fromkeys(at))}: a failed request counts as infinitely late, which"
+        " the latencies of the answered ones do not show"
+        for name, at in loads.items()
+    ]
 
 
 def burst_notes(summaries: Sequence[StepSummary]) -> list[str]:

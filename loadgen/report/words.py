@@ -58,6 +58,7 @@ TABLE: dict[str, tuple[str, str]] = {
     "verdict.inconclusive": ("inconclusive", "不确定"),
     "verdict.invalid": ("invalid", "无效"),
     "verdict.measured": ("measured", "已测"),
+    "verdict.by_failures": ("(by failures)", "（因失败）"),
     "level.error": ("error", "错误"),
     "level.warning": ("warning", "警告"),
     "level.info": ("note", "说明"),

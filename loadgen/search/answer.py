@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from ..results import Came, Estimate, LevelResult, Stop
+from ..slo import broken_names
 from .levels import (
     Latest,
     again_above,
@@ -162,7 +163,7 @@ def _flat_sentence(latest: Latest, least_gain: float) -> str:
 
 
 def _held(held: int | None, broke: int | None, limit: int | None, latest: Latest) -> str:
-    names = f" ({', '.join(latest[broke].broke)})" if broke is not None and latest[broke].broke else ""
+    names = f" ({broken_names(latest[broke].broke, latest[broke].checks)})" if broke and latest[broke].broke else ""
     undecided = sorted(
         n
         for n, result in latest.items()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..results import LevelResult, StepSummary, Stop
+from ..slo import broken_names
 from .answer import why_cut, why_failed, why_undecidable
 from .levels import ended_by
 from .verdict import ERRORS, sent_late
@@ -15,7 +16,7 @@ def settle_rate(level: LevelResult, summary: StepSummary, *, has_slo: bool) -> S
     load = f"{rate:,g} requests/s"
     held = rate if level.verdict == "pass" else None
     broke = rate if level.verdict == "fail" else None
-    names = f" ({', '.join(level.broke)})" if level.broke else ""
+    names = f" ({broken_names(level.broke, level.checks)})" if level.broke else ""
     why, _, detail = (reason or "").partition(":")
     if why == ERRORS:
         said = why_failed(level, f"at {load}")

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 
 from ..errors import UsageError
 from ..results import LevelResult, NextLevel, Stop
+from ..slo import broken_names
 from .answer import why_again, why_cut, why_failed
 from .levels import bracket, certain, check_factor, counted, ended_by, marginal, second_try
 from .verdict import ERRORS
@@ -160,12 +161,13 @@ def _said(
         parts.append(why_cut(kind, detail, where))
     elif kind == "max_level":
         parts.append(f"No limit up to {plan.most:,.4g} requests/s, the highest rate allowed.")
+    names = broken_names(latest[broke].broke, latest[broke].checks) if broke is not None else ""
     if held is not None:
         parts.append(f"{held:,.4g} requests/s hold{', ' if broke is not None else '.'}")
         if broke is not None:
-            parts[-1] += f"{broke:,.4g} do not ({', '.join(latest[broke].broke)})."
+            parts[-1] += f"{broke:,.4g} do not ({names})."
     elif broke is not None:
-        parts.append(f"No rate is proven to hold; {broke:,.4g} requests/s do not ({', '.join(latest[broke].broke)}).")
+        parts.append(f"No rate is proven to hold; {broke:,.4g} requests/s do not ({names}).")
     if kind in (UNSTABLE, "slo"):
         parts.append("A rate within 8 % of the capacity cannot be told from it.")
     return " ".join(parts)

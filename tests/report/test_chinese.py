@@ -41,7 +41,7 @@ SOURCES: list[tuple[str, tuple[str, ...]]] = [
     ("report/health.py", ("limit_texts", "health_notes")),
     ("report/serverview.py", ("server_notes",)),
     ("report/steadiness.py", ()),
-    ("report/text.py", ("failures", "notes", "burst_notes", "arrival_notes", "_got")),
+    ("report/text.py", ("failures", "notes", "late_notes", "burst_notes", "arrival_notes", "_got")),
     ("client/discovery.py", ("choose_model",)),
     ("client/fits.py", ("least_input",)),
     ("client/lengths.py", ("check_length", "check_ratio", "BY")),

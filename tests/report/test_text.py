@@ -6,6 +6,7 @@ import re
 import pytest
 
 from loadgen.analysis import summarise_run
+from loadgen.errors import Failure
 from loadgen.log.columns import columns
 from loadgen.report.facts import RunFacts, facts_of
 from loadgen.report.text import WIDTH, Mark, render, table_head, table_row
@@ -134,6 +135,25 @@ def test_notes_name_what_makes_figures_weaker() -> None:
     ):
         assert words in text
     assert "note" not in render(FACTS, [summary], {}, None)
+
+
+@pytest.mark.parametrize("width", [WIDTH, 80])
+def test_a_verdict_that_failures_made_says_so(width: int) -> None:
+    busy = {"outcome": "error", "error": Failure("http", "busy", 503), "status": 503}
+    slo = parse_slo(["ttft_p95=100ms"])
+    records = [
+        record(f"r{i}", 1, 4, i * 10**9, 40_000, 10_000, **(busy if i % 3 == 0 else {"flags": ()})) for i in range(400)
+    ]
+    (summary,) = summarise_run(columns(records), slo)
+    mark = Mark("fail", ("ttft_p95",))
+    row = table_row(summary, mark, slo, width=width)
+    assert row.endswith("fail by failures" if width == WIDTH else "fail failures") and len(row) <= width
+    text = render(FACTS, [summary], {1: mark}, None, slo)
+    assert "failures break ttft_p95 at 4: a failed request counts as infinitely late" in " ".join(text.split())
+    slow = [record(f"r{i}", 1, 4, i * 10**9, 400_000, 10_000) for i in range(400)]
+    (late,) = summarise_run(columns(slow), slo)
+    assert table_row(late, mark, slo, width=width).endswith("fail ttft_p95")
+    assert "failures break" not in render(FACTS, [late], {1: mark}, None, slo)
 
 
 def test_an_empty_run_and_a_run_of_failures_have_their_say() -> None:

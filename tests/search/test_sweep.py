@@ -13,6 +13,7 @@ from loadgen.errors import UsageError
 from loadgen.results import Estimate, LevelResult, NextLevel, ObjectiveCheck, Stop
 from loadgen.search import SweepPlan, decide
 from loadgen.search.levels import band, bracket
+from loadgen.search.rates import RatePlan, decide_rate
 from tests.thorough import examples
 
 SLO = SweepPlan(has_slo=True)
@@ -91,6 +92,15 @@ def test_where_an_objective_breaks(
     assert (found.reason, found.held, found.broke, found.limit) == (reason, held, broke, limit)
     assert found.sentence.endswith(".")
     assert found.peak_throughput is not None
+
+
+def test_a_level_that_failures_broke_says_so() -> None:
+    check = ObjectiveCheck("ttft_p95", "ttft", 0.05, Estimate(0.4), math.inf, 400, "fail")
+    found = decide([replace(level(4, "f"), checks=(check,))], SweepPlan(start=4, has_slo=True, levels=(4,)))
+    assert isinstance(found, Stop) and "already break them (ttft_p95, by failures)" in found.sentence
+    rated = replace(level(0, "f"), rate=4.0, checks=(check,))
+    piled = decide_rate([replace(level(0, "p"), rate=3.9), rated], RatePlan(3.9))
+    assert isinstance(piled, Stop) and "4 do not (ttft_p95, by failures)" in piled.sentence
 
 
 def test_refinement_is_bounded() -> None:

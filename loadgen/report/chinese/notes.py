@@ -73,6 +73,10 @@ NOTES: dict[str, str] = {
         "{m} 个回答中有 {n} 个成批到达，每 {ms} ms 一批、一次最多 {events} 个事件：服务器前有带缓冲的代理"
         "（nginx：proxy_buffering off），或服务器自身如此写出；TTFT 与 ITL 反映的是批，而非模型"
     ),
+    "failures break {names} at {loads}: a failed request counts as infinitely late, which the latencies of the"
+    " answered ones do not show": (
+        "负载 {loads} 下因失败违反 {names}：失败的请求视为无限迟，已完成请求的延迟不反映这一点"
+    ),
     # open loops
     "the limit of {most} in flight held back {n} request(s){sent:said}; TTFT and E2E from schedule include the wait,"
     " the others do not": (

@@ -12,7 +12,7 @@ from ..charts import CHARTS, Figure, Table, View, draw, figures
 from ..health import bound_ms, health_lines
 from ..models import POINTS
 from ..numbers import clean, number, percent, with_error, with_interval
-from ..text import Mark, load_cell, tail_percentile
+from ..text import Mark, broken_by_failures, load_cell, tail_percentile
 from ..words import Words
 from . import shell
 from .html import Html, foreign, join, tag
@@ -107,7 +107,9 @@ def load_words(view: View, load: float) -> str:
 def _broken(view: View, load: float) -> str:
     steps = [s for s in view.summaries if s.load == load and s.step in view.marks]
     names = [name for s in steps for name in view.marks[s.step].broke]
-    return ", ".join(dict.fromkeys(names)) or "–"
+    failed = any(broken_by_failures(s, view.marks[s.step]) for s in steps)
+    by = view.words("verdict.by_failures") if failed else ""
+    return f"{', '.join(dict.fromkeys(names)) or '–'}{' ' if view.words.language == 'en' and by else ''}{by}"
 
 
 def shown_step(view: View) -> StepSummary | None:
@@ -181,6 +183,7 @@ def step_table(view: View) -> Table:
             cells += [number(half.value if half else None), w("mark.weak") if weak else with_interval(tail)]
         mark = view.marks.get(s.step, Mark(""))
         broke = f" {' '.join(mark.broke)}" if mark.verdict == "fail" else ""
+        broke += f" {w('verdict.by_failures')}" if broken_by_failures(s, mark) else ""
         verdict = tag("span", w(f"verdict.{view.verdict(s.step)}") + broke, class_=view.verdict(s.step))
         rows.append((*cells, f"{s.requests.get('ok', 0):,}", f"{s.failed:,}", verdict))
     return Table(tuple(head), tuple(rows))

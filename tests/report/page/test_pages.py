@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from loadgen.analysis.since import Since
+from loadgen.cli.reading import read_run, view_of
 from loadgen.log.codec import stop_object
 from loadgen.log.store import RunFolder
+from loadgen.report.page.run import step_table
 from loadgen.results import Estimate, Stop
 from tests.cases.support import loadgen
 from tests.report.chinese import prose
@@ -164,6 +166,15 @@ def test_a_run_without_requests_is_a_page_all_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(THOROUGH == 1, reason="half a minute")
+@pytest.mark.parametrize(("language", "words"), [("en", "fail ttft_p95 (by failures)"), ("zh", "（因失败）")])
+def test_a_verdict_that_failures_made_says_so(tmp_path: Path, language: str, words: str) -> None:
+    objectives = {"slo": {"objectives": ["ttft_p95=400ms"]}, "plan": {"max_error_rate": 1.0}, "stop": None}
+    run = drawn_run(tmp_path, levels=(1, 8, 40), each=600, failing=0.3, tokens=(2, 3), manifest=objectives)
+    told = view_of(read_run(str(run)), language=language)
+    assert told.verdict(3) == "fail"
+    assert words in " ".join("".join(row) for row in step_table(told).rows).replace("</span>", "")
+
+
 def test_a_page_stays_small_however_large_the_run(tmp_path: Path) -> None:
     names = tuple(f"model-{i}-{'x' * 200}" for i in range(300))
     run = drawn_run(tmp_path, levels=tuple(range(1, 121)), each=300, models=names, tokens=(2, 4))

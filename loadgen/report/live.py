@@ -83,7 +83,7 @@ class Lines:
         facts = RunFacts(
             "", target=opening.target, server=opening.facts, workload=opening.workload, clock=opening.clock
         )
-        lines = [*head(facts), *line("plan", opening.plan)]
+        lines = [*head(facts, self.slo), *line("plan", opening.plan)]
         for i, note in enumerate(opening.notes):
             lines += line("" if i else "note", note)
         width = self._columns = self.width()  # a table keeps its columns, also where the terminal is resized

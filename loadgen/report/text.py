@@ -52,7 +52,7 @@ def render(
     number; `slo` chooses which percentile stands beside the median. A run of one step is shown with its details. `rest`
     leaves out what the display of a running run has already left on the screen: the head and the table."""
     slo = slo or Slo()
-    parts = [] if rest else [head(facts)]
+    parts = [] if rest else [head(facts, slo)]
     if not summaries:
         parts.append(["no request was measured"])
     elif not rest and not (facts.is_csv and len(summaries) == 1):
@@ -89,8 +89,8 @@ def line(label: str, text: str) -> list[str]:
     return [label.ljust(LABEL) + clean(text)]
 
 
-def head(facts: RunFacts) -> list[str]:
-    """target, workload and clock."""
+def head(facts: RunFacts, slo: Slo) -> list[str]:
+    """target, workload, objectives if there are any, and clock."""
     server = facts.server
     about = [
         facts.target,
@@ -102,9 +102,17 @@ def head(facts: RunFacts) -> list[str]:
     workload = [facts.workload, f"seed {facts.seed}" if facts.seed is not None else ""]
     if any(workload):
         lines += line("workload", " · ".join(part for part in workload if part))
+    if slo:
+        lines += line("objective", objective_text(slo))
     if facts.clock:
         lines += line("clock", _CLOCKS.get(facts.clock, facts.clock))
     return lines
+
+
+def objective_text(slo: Slo) -> str:
+    """`ttft_p95=300ms, tpot=50ms · attainment 95 %`."""
+    share = f" · attainment {percent(slo.attainment)}" if any(o.percentile is None for o in slo.objectives) else ""
+    return ", ".join(o.text for o in slo.objectives) + share
 
 
 _NAMES = {"vllm": "vLLM", "sglang": "SGLang", "tgi": "TGI", "ollama": "Ollama"}

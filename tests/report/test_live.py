@@ -16,7 +16,7 @@ from rich.console import Console
 from loadgen.analysis import summarise_run
 from loadgen.log.columns import columns
 from loadgen.report.live import Lines, Terminal, curve, duration, pack, step_lines
-from loadgen.results import LevelResult, ServerFacts, StepSummary
+from loadgen.results import LevelResult, ServerFacts, Slo, StepSummary
 from loadgen.slo import parse_slo
 from tests.report.summaries import record, run_records
 
@@ -160,6 +160,13 @@ def test_what_stays_on_the_screen_are_the_lines_and_not_the_block(summaries: lis
     assert [row[0] for row in rows] == [str(summary.concurrency) for summary in summaries]
     assert sum(line.lstrip().startswith("conc") for line in kept) == 1
     assert out.getvalue().count("\x1b[?25l") == out.getvalue().count("\x1b[?25h") == 1
+
+
+@pytest.mark.parametrize("slo", [SLO, Slo()])
+def test_the_head_says_what_is_asked_of_the_server(slo: Slo) -> None:
+    lines: list[str] = []
+    Lines(slo, lines.append).opened(Opening())
+    assert [line for line in lines if line.startswith("objective")] == ["objective ttft_p95=100ms"] * bool(slo)
 
 
 def test_without_a_terminal_there_is_a_line_for_each_thing(summaries: list[StepSummary]) -> None:

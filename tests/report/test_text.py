@@ -40,12 +40,13 @@ def summaries() -> list[StepSummary]:
 def test_the_screen_says_what_was_measured(summaries: list[StepSummary]) -> None:
     text = render(FACTS, summaries, MARKS, STOP, SLO)
     lines = text.splitlines()
-    assert lines[:3] == [
+    assert lines[:4] == [
         "target    http://gpu1:8000/v1/chat/completions · vLLM 0.32.0 · llama-3.1-8b · context 131,072",
         "workload  made text · in 200 · out 20 · seed 7",
+        "objective ttft_p95=100ms, tpot_p95=50ms",
         "clock     user stamps, taken as each read returns",
     ]
-    rows = {line.split()[0]: line for line in lines[5:8]}
+    rows = {line.split()[0]: line for line in lines[6:9]}
     assert set(rows) == {"1", "8", "64"}
     assert rows["64"].split()[-2:] == ["fail", "errors"]
     assert rows["64"].split()[-4:-2] == ["2,496", "64"]  # ok and failed stand side by side
@@ -56,6 +57,19 @@ def test_the_screen_says_what_was_measured(summaries: list[StepSummary]) -> None
     assert "failed    64 × http 503: the server is [31mbusy now" in lines
     assert any("2,960 requests, 64 failed" in line for line in lines)
     assert "error  " not in text and "cause  " not in text  # nobody measured these here
+
+
+@pytest.mark.parametrize(
+    ("slo", "said"),
+    [
+        ([], None),
+        (["ttft_p95=100ms"], "ttft_p95=100ms"),
+        (["ttft_p95=1s", "tpot=50ms", "attainment=90%"], "ttft_p95=1s, tpot=50ms · attainment 90 %"),
+    ],
+)
+def test_the_head_says_what_is_asked_of_the_server(slo: list[str], said: str | None) -> None:
+    lines = render(FACTS, [], {}, None, parse_slo(slo) if slo else Slo()).splitlines()
+    assert [line for line in lines if line.startswith("objective")] == ([f"objective {said}"] if said else [])
 
 
 @pytest.mark.parametrize("details", [False, True])

@@ -435,11 +435,12 @@ class _Run:
         if config.rates is not None:
             return decide_rate(history, config.rates)
         if config.open_loop is not None:
-            return settle_rate(history[-1], self.summaries[-1], has_slo=bool(config.slo))
+            chosen = not (config.open_loop.timed or config.open_loop.arrivals.stages)
+            return settle_rate(history[-1], self.summaries[-1], has_slo=bool(config.slo), chosen=chosen)
         plan = config.plan
         if config.verb != "sweep":
             plan = replace(plan, refine=0, revisit=False, second_tries=0)
-        return decide(history, plan)
+        return decide(history, plan, config.verb)
 
     def finish(self, stop: Stop, error: LoadgenError | None = None) -> Finished:
         """Close the log, and say what the run came to. Raises the error that ended it."""

@@ -35,12 +35,13 @@ def stopped(
     gain: float,
     last: LevelResult | None = None,
     listed: bool,
+    verb: str = "sweep",
     repeated: bool = False,
     precision: float | None = None,
 ) -> Stop:
     """The answer at the end. `last` is the level that ended the sweep, if one did; `gain` the growth per doubling below
-    which load no longer pays; `listed` says that the levels were given, `repeated` that a level's windows are pooled;
-    `precision` is how well the highest throughput was to be known, as a share of it."""
+    which load no longer pays; `listed` says that the levels were given, by the flags of `verb`; `repeated` that a
+    level's windows are pooled; `precision` is how well the highest throughput was to be known, as a share of it."""
     latest = pooled(history) if repeated else latest_of(history)
     held, broke = certain(latest)
     known = of_levels(latest) if precision is None else throughputs(history)
@@ -56,7 +57,9 @@ def stopped(
     parts = [_why(reason, latest, gain, last, listed)]
     if has_slo:
         parts += [why_undecidable(name, why) for name, why in missing.items()]
-        parts.append(_held(held, broke, limit, latest) if kind != "no_sample" else "")
+        lower = "a lower -c" if verb != "sweep" else "lower --levels" if listed else "a lower --start"
+        more = _more(kind, detail=objective, verb=verb)
+        parts.append(_held(held, broke, limit, latest, lower=lower, more=more) if kind != "no_sample" else "")
         if around is not None:
             parts.append(
                 f"{objective} stays within 5 % of its limit from {around[0]:,.3g} to {around[1]:,.3g} in flight."
@@ -162,7 +165,16 @@ def _flat_sentence(latest: Latest, least_gain: float) -> str:
     )
 
 
-def _held(held: int | None, broke: int | None, limit: int | None, latest: Latest) -> str:
+def _more(kind: str, detail: str, verb: str) -> str:
+    """What would decide the levels that are undecided."""
+    if kind == "interrupted" and verb == "sweep":
+        return "--resume goes on with them"
+    if kind == "budget":
+        return f"a larger {detail or 'run'} budget may tell"
+    return "longer steps would tell"
+
+
+def _held(held: int | None, broke: int | None, limit: int | None, latest: Latest, *, lower: str, more: str) -> str:
     names = f" ({broken_names(latest[broke].broke, latest[broke].checks)})" if broke and latest[broke].broke else ""
     undecided = sorted(
         n
@@ -180,8 +192,8 @@ def _held(held: int | None, broke: int | None, limit: int | None, latest: Latest
     elif broke is not None and again:
         said = f"{_n(broke)} break{_s(broke)} the objectives{names}, and no lower level is proven to hold them."
     elif broke is not None and broke == min(latest):
-        lower = "; try a lower --start" if broke > 1 else ""
-        said = f"No level holds the objectives: {_n(broke)}, the lowest, already break{_s(broke)} them{names}{lower}."
+        advice = f"; try {lower}" if broke > 1 else ""
+        said = f"No level holds the objectives: {_n(broke)}, the lowest, already break{_s(broke)} them{names}{advice}."
     elif broke is not None:
         said = f"No level is proven to hold the objectives, and {_n(broke)} break{_s(broke)} them{names}."
     else:
@@ -193,7 +205,7 @@ def _held(held: int | None, broke: int | None, limit: int | None, latest: Latest
     elif limit is not None and limit != held:
         said += f" The limit is most likely {_n(limit)}{_side(limit, latest)}."
     if undecided:
-        said += f" Undecided: {', '.join(map(str, undecided))}; longer steps would tell."
+        said += f" Undecided: {', '.join(map(str, undecided))}; {more}."
     return said
 
 

@@ -9,8 +9,9 @@ from .levels import ended_by
 from .verdict import ERRORS, sent_late
 
 
-def settle_rate(level: LevelResult, summary: StepSummary, *, has_slo: bool) -> Stop:
-    """The answer of a run at one rate; `held` or `broke` is that rate, in requests/s."""
+def settle_rate(level: LevelResult, summary: StepSummary, *, has_slo: bool, chosen: bool = True) -> Stop:
+    """The answer of a run at one rate; `held` or `broke` is that rate, in requests/s. `chosen`: by --rate, not by a
+    trace or by stages."""
     rate = summary.load
     reason = ended_by(level)
     load = f"{rate:,g} requests/s"
@@ -32,17 +33,17 @@ def settle_rate(level: LevelResult, summary: StepSummary, *, has_slo: bool) -> S
     else:
         said = ""
     if has_slo and why not in ("client_bound", ERRORS):
-        said = f"{said} {_held(level, load, names)}".strip()
+        said = f"{said} {_held(level, load, names, chosen)}".strip()
     if reason is None:
         reason = f"slo:{level.broke[0]}" if broke is not None and level.broke else "max_level"
     return Stop(reason, held, broke, level.output_throughput, said)
 
 
-def _held(level: LevelResult, load: str, names: str) -> str:
+def _held(level: LevelResult, load: str, names: str, chosen: bool) -> str:
     if level.verdict == "pass":
         return f"{load} hold every objective."
     if level.verdict == "fail":
-        return f"{load} do not hold every objective{names}."
+        return f"{load} do not hold every objective{names}{'; try a lower --rate' if chosen else ''}."
     if level.verdict == "marginal":
         return f"At {load} the objectives are met to within 5 %: the limit lies there."
     if level.unsampled:

@@ -115,12 +115,13 @@ class SweepPlan:
         return (self.halvings + 2 if self.has_slo else 0) + repeated + precise + self.second_tries
 
 
-def decide(history: Sequence[LevelResult], plan: SweepPlan) -> NextLevel | Stop:
-    """What to do after `history`, the measured windows in their order."""
+def decide(history: Sequence[LevelResult], plan: SweepPlan, verb: str = "sweep") -> NextLevel | Stop:
+    """What to do after `history`, the measured windows in their order. What to try next is told in the flags of the
+    `verb`."""
     shaped = second_try(history, plan.second_tries)
     history = counted(history)
     if shaped is not None:
-        asked = decide(history[:-1], plan)
+        asked = decide(history[:-1], plan, verb)
         if isinstance(asked, Stop) or asked.concurrency != shaped.concurrency:  # a history that is not of this plan
             asked = NextLevel(shaped.concurrency, "")
         return replace(asked, why=why_again(shaped))
@@ -129,15 +130,15 @@ def decide(history: Sequence[LevelResult], plan: SweepPlan) -> NextLevel | Stop:
         below = [n for n, level in latest.items() if n < history[-1].concurrency and ended_by(level) is None]
         if reason == "errors" and history[-1].admitted and below:
             reason = ADMISSION
-        return _stop(reason, history, plan, history[-1])
+        return _stop(reason, history, plan, history[-1], verb=verb)
     if plan.levels is None and (missing := unsampled(latest)) and history[-1].verdict != "fail":
-        return _stop(f"no_sample:{next(iter(missing))}", history, plan)
+        return _stop(f"no_sample:{next(iter(missing))}", history, plan, verb=verb)
     if plan.levels is not None:
         order = in_turn(plan.levels, plan.repeats)
         if len(history) < len(order):
             return NextLevel(order[len(history)], f"level {len(history) + 1} of {len(order)}", repeat=plan.repeats > 1)
         unheld = plan.has_slo and (bracket(latest)[1] is not None or marginal(latest) is not None)
-        return _stop(_slo(latest) if unheld else flattened(latest, plan.gain) or "max_level", history, plan)
+        return _stop(_slo(latest) if unheld else flattened(latest, plan.gain) or "max_level", history, plan, verb=verb)
     if not history:
         return NextLevel(plan.start, "baseline")
     climb = climb_of(history) if plan.repeats > 1 else history
@@ -155,7 +156,7 @@ def decide(history: Sequence[LevelResult], plan: SweepPlan) -> NextLevel | Stop:
         if done < len(order):
             return NextLevel(order[done], f"repeat {done + 1} of {len(order)}", repeat=True)
         unheld = plan.has_slo and (bracket(latest)[1] is not None or marginal(latest) is not None)
-        return _stop(_slo(latest) if unheld else found, history, plan)
+        return _stop(_slo(latest) if unheld else found, history, plan, verb=verb)
     early = again(history) if plan.revisit else None
     if early is not None:
         return NextLevel(early, "again, to see whether the server is steady", check=True)
@@ -163,7 +164,7 @@ def decide(history: Sequence[LevelResult], plan: SweepPlan) -> NextLevel | Stop:
     if unsure is not None:
         why = f"again, to know the highest throughput to ±{100 * (plan.precision or 0):g} %"
         return NextLevel(unsure, why, check=True, precise=True)
-    return _stop(found, history, plan)
+    return _stop(found, history, plan, verb=verb)
 
 
 def _above(level: int, plan: SweepPlan) -> int:
@@ -202,7 +203,9 @@ def _slo(latest: Latest) -> str:
     return f"slo:{name}" if name else "slo"
 
 
-def _stop(reason: str, history: Sequence[LevelResult], plan: SweepPlan, last: LevelResult | None = None) -> Stop:
+def _stop(
+    reason: str, history: Sequence[LevelResult], plan: SweepPlan, last: LevelResult | None = None, *, verb: str
+) -> Stop:
     listed = plan.levels is not None
     repeated = plan.repeats > 1
     return stopped(
@@ -212,6 +215,7 @@ def _stop(reason: str, history: Sequence[LevelResult], plan: SweepPlan, last: Le
         gain=plan.gain,
         last=last,
         listed=listed,
+        verb=verb,
         repeated=repeated,
         precision=plan.precision,
     )

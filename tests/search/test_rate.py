@@ -84,6 +84,17 @@ def test_a_longer_step_is_not_recommended_where_no_answer_has_a_sample() -> None
 
 
 @pytest.mark.parametrize(
+    ("chosen", "end"),
+    [(True, "(ttft_p95); try a lower --rate."), (False, "(ttft_p95).")],
+    ids=["a rate that was chosen", "a trace"],
+)
+def test_a_lower_rate_is_asked_for_where_there_is_one(chosen: bool, end: str) -> None:
+    slo = parse_slo(["ttft_p95=20ms"])
+    summary = step(slo)
+    assert settle_rate(judge(summary, slo), summary, has_slo=True, chosen=chosen).sentence.endswith(end)
+
+
+@pytest.mark.parametrize(
     ("late_ms", "ttft_factor", "late"),
     [(0, 1, False), (9, 1, False), (11, 1, True), (11, 10, False), (49, 10, False), (51, 10, True)],
 )

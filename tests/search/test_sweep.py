@@ -103,6 +103,35 @@ def test_a_level_that_failures_broke_says_so() -> None:
     assert isinstance(piled, Stop) and "4 do not (ttft_p95, by failures)" in piled.sentence
 
 
+@pytest.mark.parametrize(
+    ("plan", "verb", "advice"),
+    [
+        (SweepPlan(start=4, has_slo=True), "sweep", "; try a lower --start."),
+        (SweepPlan(levels=(4,), has_slo=True), "sweep", "; try lower --levels."),
+        (SweepPlan(levels=(4,), has_slo=True), "run", "; try a lower -c."),
+    ],
+)
+def test_a_lower_load_is_asked_for_by_the_flags_of_the_verb(plan: SweepPlan, verb: str, advice: str) -> None:
+    found = decide([level(4, "f")], plan, verb)
+    assert isinstance(found, Stop)
+    assert found.sentence.endswith(f"4 concurrent requests, the lowest, already break them (ttft_p95){advice}")
+
+
+@pytest.mark.parametrize(
+    ("ended", "verb", "advice"),
+    [
+        ("complete", "run", "longer steps would tell."),
+        ("interrupted", "sweep", "--resume goes on with them."),
+        ("interrupted", "run", "longer steps would tell."),
+        ("budget:time", "sweep", "a larger time budget may tell."),
+    ],
+)
+def test_what_decides_an_undecided_level_is_what_there_is(ended: str, verb: str, advice: str) -> None:
+    plan = SweepPlan(has_slo=True, levels=(2,), second_tries=0)
+    found = decide([replace(level(2, "i"), ended=ended)], plan, verb)
+    assert isinstance(found, Stop) and f"Undecided: 2; {advice}" in found.sentence
+
+
 def test_refinement_is_bounded() -> None:
     history = levels("64p 128f 91p 108p 118p 123p")
     plan = SweepPlan(start=64, has_slo=True, resolution=1.0, refine=4, revisit=False)

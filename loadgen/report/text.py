@@ -13,6 +13,7 @@ from typing import NamedTuple
 from ..analysis.redone import without_redone
 from ..results import Slo, StepSummary, Stop
 from ..slo import by_failures
+from .answered import measured_text
 from .asked import asked_notes
 from .caching import cache_notes
 from .details import step_details
@@ -22,6 +23,7 @@ from .models import part_lines
 from .numbers import NONE, clean, number, percent, plural, with_error, with_interval
 from .serverview import server_notes
 from .steadiness import unsteady_notes
+from .words import ENGLISH
 
 WIDTH = 120
 TABLE_WIDTH = 115  # what the whole table needs; below it has fewer columns,
@@ -67,7 +69,8 @@ def render(
         parts.append(part_lines(_held(stop, summaries) or summaries[-1], width))
     ours = client(summaries)
     told = [*failures(summaries), *notes(facts, summaries)]
-    parts.append([*answer(stop, summaries), *ours, *cause(facts), *told, *log(facts)])
+    said = answer(stop, summaries) if stop or not _unanswered(facts, summaries) else unanswered(facts, summaries)
+    parts.append([*said, *ours, *cause(facts), *told, *log(facts)])
     return "\n\n".join("\n".join(fit(part, width)) for part in parts if part) + "\n"
 
 
@@ -217,6 +220,18 @@ def answer(stop: Stop | None, summaries: Sequence[StepSummary]) -> list[str]:
     if not judged:
         return lines  # it ended in its warm-up: the failures are told below
     return lines + line("", f"{failed:,} of {plural(judged, 'measured request')} failed")
+
+
+def _unanswered(facts: RunFacts, summaries: Sequence[StepSummary]) -> bool:
+    """Is there more to say than the one step does, of a log without an answer?"""
+    return len(summaries) > 1 or (len(summaries) == 1 and facts.status in ("running", "interrupted", "failed"))
+
+
+def unanswered(facts: RunFacts, summaries: Sequence[StepSummary]) -> list[str]:
+    """What was measured, where the log holds no answer: as a run leaves it that is killed."""
+    failed, judged = sum(s.failed for s in summaries), sum(s.judged for s in summaries)
+    lines = line("answer", measured_text(ENGLISH, facts, summaries))
+    return lines + (line("", f"{failed:,} of {plural(judged, 'measured request')} failed") if judged else [])
 
 
 def _held(stop: Stop | None, summaries: Sequence[StepSummary]) -> StepSummary | None:

@@ -243,18 +243,18 @@ TABLE: dict[str, tuple[str, str]] = {
     # the answer
     "answer.loads": (
         "{n} loads were measured, from {low} to {high}; the log holds no answer of its own.",
-        "测量了 {n} 个负载，从{low}到{high}；日志本身没有结论。",
+        "测量了 {n} 个负载，从 {low} 到 {high}；日志本身没有结论。",
     ),
     "answer.log": (
         "{n} requests were measured; the log does not tell at which load.",
         "测量了 {n} 个请求；日志未记录负载。",
     ),
     "answer.held_only": (
-        "{held} hold every objective, and no load measured is proven to break one.",
+        "At {held} every objective holds, and no load measured is proven to break one.",
         "{held}满足所有目标，且没有测得的负载被证实违反目标。",
     ),
     "answer.held_broke": (
-        "{held} hold every objective, {broke} do not ({objectives}).",
+        "At {held} every objective holds, at {broke} not ({objectives}).",
         "{held}满足所有目标，{broke}不满足（{objectives}）。",
     ),
     "answer.and": (", ", "、"),
@@ -264,11 +264,12 @@ TABLE: dict[str, tuple[str, str]] = {
         "更高的负载中，{loads}又满足所有目标。",
     ),
     "answer.broke": (
-        "No load measured holds: {broke} break {objectives}.",
+        "No load measured holds: at {broke} the objectives do not ({objectives}).",
         "没有负载满足目标：{broke}违反 {objectives}。",
     ),
     "answer.peak": ("The highest output throughput is {peak} tokens/s.", "最高输出吞吐量为 {peak} token/s。"),
     "answer.measured": ("Measured: {load}.", "已测量：{load}。"),
+    "answer.in_flight_one": ("{n} concurrent request", "{n} 个并发请求"),
     "answer.in_flight": ("{n} concurrent requests", "{n} 个并发请求"),
     "answer.conversations": ("{n} conversations/s", "每秒 {n} 个会话"),
     "answer.per_second": ("{n} requests/s", "每秒 {n} 个请求"),
@@ -289,6 +290,7 @@ TABLE: dict[str, tuple[str, str]] = {
     "card.rate": ("requests/s", "请求/秒"),
     "card.user": ("tokens/s per user", "每用户 token/s"),
     "card.failed": ("failed", "失败"),
+    "card.of_one": ("of {n} request", "共 {n} 个请求"),
     "card.of": ("of {n} requests", "共 {n} 个请求"),
     "card.n": ("n {n}", "n = {n}"),
     "card.weak": ("interval not established, n {n}", "区间未确立，n = {n}"),

@@ -170,6 +170,23 @@ def test_a_verdict_that_failures_made_says_so(width: int) -> None:
     assert "failures break" not in render(FACTS, [late], {1: mark}, None, slo)
 
 
+@pytest.mark.parametrize(
+    ("levels", "status", "words"),
+    [
+        ((1, 8, 64), "interrupted", "3 loads were measured, from 1 to 64 concurrent requests; the log holds no answer"),
+        ((1, 8), "imported", "2 loads were measured, from 1 to 8 concurrent requests; the log holds no answer"),
+        ((1,), "interrupted", "Measured: 1 concurrent request."),
+        ((1,), "complete", None),
+    ],
+)
+def test_a_log_without_an_answer_says_what_was_measured(levels: tuple[int, ...], status: str, words: str) -> None:
+    records, observations = run_records(levels)
+    found = summarise_run(columns(records), SLO, observations)
+    facts = dataclasses.replace(FACTS, status=status)
+    lines = " ".join(render(facts, found, {}, None, SLO).split())
+    assert (f"answer {words}" in lines) if words else ("answer " not in lines)
+
+
 def test_an_empty_run_and_a_run_of_failures_have_their_say() -> None:
     assert "no request was measured" in render(RunFacts("results/RUN"), [], {})
     records, _ = run_records((64,))

@@ -9,6 +9,7 @@ from typing import Any
 from ...analysis.buckets import Bucket
 from ...analysis.series import Series
 from ...results import Slo, StepSummary, Stop
+from ..answered import of_conversations
 from ..facts import RunFacts
 from ..text import Mark, load_cell
 from ..words import ENGLISH, Words
@@ -57,7 +58,7 @@ class View:
     @property
     def of_conversations(self) -> bool:
         """Is its rate one of conversations, not of requests?"""
-        return self.open_loop and not self.facts.traced and any(s.sessions for s in self.summaries)
+        return of_conversations(self.facts, self.summaries)
 
     @property
     def drawn(self) -> list[StepSummary]:

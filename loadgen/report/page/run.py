@@ -8,6 +8,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ...results import PartSummary, Slo, StepSummary
+from ..answered import load_words as words_of_load
+from ..answered import measured_text
 from ..charts import CHARTS, Figure, Table, View, draw, figures
 from ..health import bound_ms, health_lines
 from ..models import POINTS
@@ -70,15 +72,7 @@ def answer_text(view: View) -> str:
         return w("page.nothing")
     said = []
     if stop is None:
-        last = view.summaries[-1]
-        if len(view.summaries) > 1:
-            loads = [s.load for s in view.summaries]
-            low, high = load_words(view, min(loads)), load_words(view, max(loads))
-            said.append(w("answer.loads", n=len(set(loads)), low=low, high=high))
-        elif last.load:
-            said.append(w("answer.measured", load=load_words(view, last.load)))
-        else:
-            said.append(w("answer.log", n=f"{sent:,}"))
+        said.append(measured_text(w, view.facts, view.summaries))
     elif stop.held is not None and stop.broke is not None and stop.held < stop.broke:
         names = {"held": load_words(view, stop.held), "broke": load_words(view, stop.broke)}
         said.append(w("answer.held_broke", **names, objectives=_broken(view, stop.broke)))
@@ -99,9 +93,7 @@ def answer_text(view: View) -> str:
 
 
 def load_words(view: View, load: float) -> str:
-    rate = "answer.conversations" if view.of_conversations else "answer.per_second"
-    key = rate if view.open_loop else "answer.in_flight"
-    return view.words(key, n=f"{load:,g}")
+    return words_of_load(view.words, view.facts, view.summaries, load)
 
 
 def _broken(view: View, load: float) -> str:
@@ -151,7 +143,8 @@ def cards(view: View, s: StepSummary) -> Html:
         sure = f"[{number(q.low)}, {number(q.high)}] · {w('card.n', n=f'{q.n:,}')}"
         below = sure if q.established else w("card.weak", n=f"{q.n:,}")
         found.append((f"{metric.upper()} p{p:g} (ms)", number(q.value), below))
-    found.append((w("card.failed"), f"{s.failed:,}", w("card.of", n=f"{s.judged:,}")))
+    of = w("card.of_one" if s.judged == 1 else "card.of", n=f"{s.judged:,}")
+    found.append((w("card.failed"), f"{s.failed:,}", of))
     inner = [tag("div", tag("dt", name), tag("dd", value, tag("small", below))) for name, value, below in found]
     return tag("dl", *inner, class_="cards")
 

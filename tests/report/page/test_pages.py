@@ -14,7 +14,8 @@ from loadgen.analysis.since import Since
 from loadgen.cli.reading import read_run, view_of
 from loadgen.log.codec import stop_object
 from loadgen.log.store import RunFolder
-from loadgen.report.page.run import step_table
+from loadgen.report.page.run import answer_text, cards, step_table
+from loadgen.report.text import render
 from loadgen.results import Estimate, Stop
 from tests.cases.support import loadgen
 from tests.report.chinese import prose
@@ -103,7 +104,7 @@ def test_every_chart_has_a_name_and_its_figures_in_a_table(page: str) -> None:
 
 def test_a_page_says_the_answer_first_and_can_be_walked_with_keys(page: str) -> None:
     assert page.index('class="skip"') < page.index("<h1>") < page.index('id="answer"') < page.index('id="charts"')
-    assert "16 concurrent requests hold every objective, 24 concurrent requests do not" in page
+    assert "At 16 concurrent requests every objective holds, at 24 concurrent requests not" in page
     assert page.count('class="scroll" tabindex="0"') >= 10
 
 
@@ -173,6 +174,20 @@ def test_a_verdict_that_failures_made_says_so(tmp_path: Path, language: str, wor
     told = view_of(read_run(str(run)), language=language)
     assert told.verdict(3) == "fail"
     assert words in " ".join("".join(row) for row in step_table(told).rows).replace("</span>", "")
+
+
+def test_one_is_told_as_one(tmp_path: Path) -> None:
+    told = view_of(read_run(str(drawn_run(tmp_path, levels=(1,), each=1))))
+    assert answer_text(told) == "Measured: 1 concurrent request."
+    assert "of 1 request<" in cards(told, told.summaries[0])
+
+
+def test_a_killed_run_is_told_on_the_page_as_in_the_terminal(tmp_path: Path) -> None:
+    run = drawn_run(tmp_path, levels=(1, 8), each=100, manifest={"status": "running", "stop": None})
+    told = read_run(str(run))
+    text = render(told.facts, told.summaries, told.marks, told.stop, told.slo)
+    assert f"answer    {answer_text(view_of(told))}" in text
+    assert answer_text(view_of(told, language="zh")) == "测量了 2 个负载，从 1 到 8 个并发请求；日志本身没有结论。"
 
 
 def test_a_page_stays_small_however_large_the_run(tmp_path: Path) -> None:

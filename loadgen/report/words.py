@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .chinese import chinese
+from .chinese import chinese, sentences
 
 LANGUAGES = ("en", "zh")
 
@@ -385,6 +385,10 @@ class Words:
     def said(self, text: str) -> str:
         """A sentence of the analysis, or a part of one; as it is where the language has none for it."""
         return (chinese(text) or text) if self.language == "zh" else text
+
+    def answered(self, text: str) -> str | None:
+        """The sentences of an answer; None where the language has none for one of them."""
+        return sentences(text) if self.language == "zh" else text
 
     def told(self, text: str) -> str:
         """The same of several between dots."""

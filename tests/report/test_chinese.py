@@ -14,6 +14,7 @@ from loadgen.analysis import summarise_run
 from loadgen.analysis.conditions import conditions
 from loadgen.log.columns import columns
 from loadgen.report.chinese import PHRASES, chinese, phrases_of
+from loadgen.report.chinese.answers import ANSWERS
 from loadgen.report.chinese.comparisons import COMPARISONS
 from loadgen.report.chinese.findings import FINDINGS
 from loadgen.report.chinese.notes import NOTES
@@ -22,8 +23,10 @@ from loadgen.report.chinese.terms import TERMS
 from loadgen.report.health import health_lines
 from loadgen.report.page.compared import OWN_WORDS
 from loadgen.report.words import Words
-from loadgen.results import ClientHealth, ClientLimit, Lag, Slo, StopReason, Unsteady
+from loadgen.results import ClientHealth, ClientLimit, Estimate, Lag, LevelResult, Slo, Stop, StopReason, Unsteady
 from loadgen.runner.host import facts
+from loadgen.search import SweepPlan, decide
+from loadgen.search.rates import RatePlan, decide_rate
 from tests.report.chinese import prose, sentences
 from tests.report.summaries import run_records
 
@@ -266,5 +269,103 @@ def test_sentences_within_each_other_have_an_end(odd: str) -> None:
     assert chinese(odd * 150) is None
 
 
+VERDICTS = {"p": "pass", "f": "fail", "m": "marginal", "i": "inconclusive", "b": "inconclusive", "B": "baseline"}
+FIGURE = re.compile(r"\d+(?:\.\d+)?")
+
+
+def _level(text: str, *, rate: bool = False) -> LevelResult:
+    """`8f`: a level and its verdict, as in the tests of the search."""
+    load, kind = float(text[:-1]), text[-1]
+    return LevelResult(
+        0 if rate else int(load),
+        Estimate(50 * load, 49 * load, 51 * load),
+        VERDICTS[kind],  # type: ignore[arg-type]
+        ("ttft_p95",) if kind in "fmbB" else (),
+        p_hat_beyond=kind in "fbB",
+        rate=load if rate else None,
+        of_limit={"ttft_p95": 0.2 * load} if not rate else {},
+    )
+
+
+@pytest.mark.parametrize(
+    ("history", "last", "verb"),
+    [
+        ("1p 2p 4p 8f 6p 7f 2p", {}, "sweep"),
+        ("1p 2p 4m", {}, "sweep"),
+        ("1p 2i 4f 3i", {}, "sweep"),
+        ("4f", {}, "sweep"),
+        ("1f", {}, "run"),
+        ("8f", {}, "run"),
+        ("8i", {}, "run"),
+        ("8p", {}, "run"),
+        ("1B 2i", {"ended": "interrupted"}, "sweep"),
+        ("1p 2i", {"ended": "budget:time"}, "sweep"),
+        ("1p 2i", {"ended": "budget:requests"}, "sweep"),
+        ("1p 8f", {"ended": "errors", "broke": ("errors",), "error_rate": 0.4}, "sweep"),
+        ("1p 8f", {"ended": "errors", "broke": ("errors",), "detail": "http 503: busy. Try later"}, "sweep"),
+        ("1p 8f", {"ended": "errors", "broke": ("errors",), "admitted": 4}, "sweep"),
+        ("1p 8f", {"ended": "unauthorized"}, "sweep"),
+        ("1p 8f", {"verdict": "invalid", "ended": "client"}, "sweep"),
+    ],
+)
+def test_what_a_sweep_or_a_run_answers_is_told_whole(history: str, last: dict[str, object], verb: str) -> None:
+    levels = [_level(text) for text in history.split()]
+    levels[-1] = replace(levels[-1], **last)  # type: ignore[arg-type]
+    plan = SweepPlan(has_slo=True, start=levels[0].concurrency, second_tries=0)
+    found = decide(levels, replace(plan, levels=(levels[0].concurrency,)) if verb == "run" else plan, verb)
+    assert isinstance(found, Stop)
+    _told_whole(found.sentence)
+
+
+@pytest.mark.parametrize(
+    ("history", "ended"),
+    [
+        ("1p 2p 4f 2.828p 3.364f 3.084p 3.221p", "complete"),
+        ("1p 2p 4f 3p", "budget:time"),
+        ("1p 2p 4f 3p", "interrupted"),
+        ("1p 256p", "complete"),
+        ("1f", "interrupted"),
+    ],
+)
+def test_what_a_sweep_of_rates_answers_is_told_whole(history: str, ended: str) -> None:
+    levels = [_level(text, rate=True) for text in history.split()]
+    found = decide_rate([*levels[:-1], replace(levels[-1], ended=ended)], RatePlan(1.0))
+    assert isinstance(found, Stop)
+    _told_whole(found.sentence)
+
+
+@pytest.mark.parametrize(
+    "english",
+    [
+        "20 requests/s hold every objective.",
+        "20 requests/s do not hold every objective (ttft_p95); try a lower --rate.",
+        "20 requests/s do not hold every objective (ttft_p95, by failures).",
+        "At 20 requests/s the objectives are met to within 5 %: the limit lies there.",
+        "The time budget was used up at 2 requests/s. Undecided at 2 requests/s (ttft_p95); a longer step would tell.",
+        "8 concurrent requests hold, 64 do not (ttft_p95)",
+        "8 requests/s hold, and no other level measured is proven to break",
+        "no measured level holds: 6 concurrent requests break ttft_p95, by failures",
+        "undecided: no measured level is proven to hold or to break; measure longer",
+        "Output throughput stopped growing: from 16 to 64 concurrent requests it changed by -0.5 % per doubling, at"
+        " most +1.3 %, which is below 5 %. Highest output throughput: 4,157 ±62 tokens/s.",
+    ],
+)
+def test_what_one_rate_or_a_second_judgement_answers_is_told_whole(english: str) -> None:
+    _told_whole(english)
+
+
+def _told_whole(english: str) -> None:
+    """All figures of the English are in the Chinese, and no English prose but data."""
+    said = Words("zh").answered(english)
+    assert said is not None, english
+    assert sorted(FIGURE.findall(said)) == sorted(FIGURE.findall(english))
+    assert prose([said], ["http 503: busy. Try later"]) == []
+
+
+def test_an_answer_that_nobody_here_has_said_is_told_from_the_figures() -> None:
+    assert Words("zh").answered("8 hold, and the moon is full.") is None
+    assert Words("en").answered("8 hold.") == "8 hold."
+
+
 def test_no_phrase_is_there_twice() -> None:
-    assert sum(map(len, (FINDINGS, NOTES, RUNS, COMPARISONS, TERMS))) == len(PHRASES)
+    assert sum(map(len, (FINDINGS, NOTES, RUNS, ANSWERS, COMPARISONS, TERMS))) == len(PHRASES)

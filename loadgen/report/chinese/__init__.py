@@ -19,14 +19,16 @@ import string
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from .answers import ANSWERS
 from .comparisons import COMPARISONS
 from .findings import FINDINGS
 from .notes import NOTES
 from .runs import RUNS
 from .terms import TERMS
 
-PHRASES: Mapping[str, str] = {**FINDINGS, **NOTES, **RUNS, **COMPARISONS, **TERMS}
+PHRASES: Mapping[str, str] = {**FINDINGS, **NOTES, **RUNS, **ANSWERS, **COMPARISONS, **TERMS}
 LONGEST, DEEPEST = 2_000, 5  # characters that are looked at, sentences within each other; none of ours has more
+MOST_SENTENCES = 20  # of an answer
 _LEADS = {": ": "：", "; ": "；", ", ": "，"}  # of what is put behind a sentence
 _WORDS = re.compile(r"[a-z]{3,}")  # figures, names of metrics and units of two letters have none
 _APART = re.compile(r", | and ")
@@ -75,6 +77,25 @@ def chinese(text: str, deep: int = 0) -> str | None:
     if len(text) > LONGEST or deep > DEEPEST:
         return None
     return next((said for phrase in _phrases() if (said := phrase.said(text, deep)) is not None), None)
+
+
+def sentences(text: str) -> str | None:
+    """Several sentences, one after the other; None where one of them is not known."""
+    parts = text.split(". ")
+    if len(parts) > MOST_SENTENCES:
+        return None
+    # What is said of the parts from each on. A place may hold a full stop of its own: a sentence is some of the parts.
+    rest: list[str | None] = [None] * len(parts) + [""]
+    for at in reversed(range(len(parts))):
+        for end in range(at + 1, len(parts) + 1):
+            after = rest[end]
+            if after is None:
+                continue
+            said = chinese(". ".join(parts[at:end]) + ("." if end < len(parts) else ""))
+            if said is not None:
+                rest[at] = said + after
+                break
+    return rest[0]
 
 
 def _put(name: str, value: str, kind: str, deep: int) -> str | None:

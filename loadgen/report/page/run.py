@@ -63,10 +63,10 @@ def run_page(view: View, findings: Sequence[Finding] = ()) -> str:
 
 
 def answer_text(view: View) -> str:
-    """What the run decided, in a sentence: in English its own words."""
+    """What the run decided, in its own sentences; where the language has none for them, from the figures."""
     w, stop = view.words, view.stop
-    if stop is not None and stop.sentence and w.language == "en":
-        return clean(stop.sentence)
+    if stop is not None and stop.sentence and (own := w.answered(clean(stop.sentence))) is not None:
+        return own
     sent, failed = sum(s.judged for s in view.summaries), sum(s.failed for s in view.summaries)
     if not view.summaries or not sent:
         return w("page.nothing")

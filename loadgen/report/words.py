@@ -122,6 +122,10 @@ TABLE: dict[str, tuple[str, str]] = {
         "Dotted: growth as at the lightest load, and the highest throughput; they meet at the knee, {knee} in flight.",
         "虚线：按最轻负载线性增长，以及最高吞吐量；二者交于拐点（并发 {knee}）。",
     ),
+    "caption.band": (
+        "Shaded: the loads at which {objective} stays within 5 % of its limit.",
+        "底色：{objective} 与其限值相差不到 5 % 的负载区间。",
+    ),
     "caption.void": (
         "Hollow diamonds and crosses: steps in which this client was the limit; they are not counted.",
         "空心菱形与叉：该步骤中客户端是瓶颈，不计入。",

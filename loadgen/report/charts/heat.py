@@ -127,7 +127,8 @@ def _heat(view: View, rows: Rows, axes: list[str], kept: list[list[str]], title:
             base.mark_rect().encode(color=alt.Color("value:Q", scale=scale, legend=None), description="tip:N")
         )
         text = alt.condition("datum.deep", alt.value(ON_DEEP), alt.value(ON_PALE))
-        layers.append(base.mark_text(aria=False).encode(text="shown:N", color=text))
+        # The number lies on its cell, so that it is what the pointer is on.
+        layers.append(base.mark_text().encode(text="shown:N", color=text, description="tip:N"))
     if weak:
         layers.append(
             alt.Chart(data(weak))

@@ -118,6 +118,8 @@ def throughput(view: View) -> Figure | None:
     caption = w("caption.throughput", n=f"{n:,}", steps=len(known))
     if star is not None:
         caption = w.sentences(caption, w("caption.knee", knee=number(star)))
+    if view.stop is not None and view.stop.band is not None:
+        caption = w.sentences(caption, w("caption.band", objective=view.stop.reason.partition(":")[2]))
     caption = view.captioned(caption)
     chart = alt.layer(*layers).properties(width=view.width, height=240)
     head = (

@@ -38,7 +38,7 @@ def compared_page(several: Several) -> str:
 
 def _charts(several: Several) -> Html:
     w = several.words
-    return join(tag("p", w("page.hover"), class_="soft"), shell.charts(w, compared_figures(several)))
+    return join(tag("p", w("page.hover"), class_="soft screen"), shell.charts(w, compared_figures(several)))
 
 
 def _answer(several: Several) -> Html:

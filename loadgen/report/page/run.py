@@ -187,7 +187,7 @@ def _charts(view: View, ordered: Sequence[Figure], broad: Sequence[Figure]) -> H
     there = {figure.name for figure in ordered} | {"failures", "instrument"}
     missing = [w(f"title.{name}") for name in CHARTS if name not in there]
     lacking = tag("p", w("page.not_drawn", charts="; ".join(missing)), class_="soft") if missing else None
-    return join(tag("p", w("page.hover"), class_="soft"), shell.charts(w, ordered, broad), lacking)
+    return join(tag("p", w("page.hover"), class_="soft screen"), shell.charts(w, ordered, broad), lacking)
 
 
 def _parts(view: View) -> Html | None:

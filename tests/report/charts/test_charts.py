@@ -108,6 +108,14 @@ def test_the_chart_names_the_load_whose_figures_the_answer_gives(
     assert (f"at {held:g}: " in text) if held else "at " not in text
 
 
+def test_the_band_of_marginal_loads_is_explained(view: View) -> None:
+    figure = CHARTS["throughput"](view)
+    assert figure is not None and view.stop is not None
+    assert "Shaded: the loads at which ttft_p95 stays within 5 % of its limit." in figure.caption
+    bare = CHARTS["throughput"](dataclasses.replace(view, stop=dataclasses.replace(view.stop, band=None)))
+    assert bare is not None and "Shaded" not in bare.caption
+
+
 def test_the_knee_is_where_the_asymptotes_meet(view: View) -> None:
     def at(*throughputs: float, half: float = 0.02, marks: dict[int, Mark] | None = None) -> float | None:
         steps = [

@@ -190,6 +190,17 @@ def test_a_killed_run_is_told_on_the_page_as_in_the_terminal(tmp_path: Path) -> 
     assert answer_text(view_of(told, language="zh")) == "测量了 2 个负载，从 1 到 8 个并发请求；日志本身没有结论。"
 
 
+def test_a_number_on_a_heat_map_tells_what_its_cell_does(page: str) -> None:
+    cells = re.findall(r'<text [^>]*fill="(?:#141414|#fdfdfd)"[^>]*>[^<]*(<title>[^<]*</title>)?', page)
+    assert cells and all(cells)
+
+
+def test_what_only_a_screen_can_do_is_not_printed(page: str) -> None:
+    hint = next(text for text in re.findall(r'<p class="([^"]*)">A point tells its figures', page))
+    printed = page.partition("@media print {")[2]
+    assert "screen" in hint.split() and re.search(r"[^{}]*\.screen \{ display: none; \}", printed)
+
+
 def test_a_page_stays_small_however_large_the_run(tmp_path: Path) -> None:
     names = tuple(f"model-{i}-{'x' * 200}" for i in range(300))
     run = drawn_run(tmp_path, levels=tuple(range(1, 121)), each=300, models=names, tokens=(2, 4))

@@ -84,7 +84,7 @@ def _kv(found: Ceilings) -> str:
     text += f", {found.kv_measured:,.0f} {found.kv_source}"
     if not found.kv_predicted:
         return text
-    return f"{text} ({100 * (found.kv_measured / found.kv_predicted - 1):+.1f} %)".replace("-", "−")
+    return f"{text} ({100 * (found.kv_measured / found.kv_predicted - 1):+z.1f} %)".replace("-", "−")
 
 
 def _ran_out(found: Ceilings) -> str:

@@ -181,7 +181,7 @@ def sentence(d: Difference, b: str = "B") -> str:
 
 
 def _signed(share: float) -> str:
-    return f"{100 * share:+.{1 if abs(share) < 0.1 else 0}f} %".replace("-", "−")
+    return f"{100 * share:+z.{1 if abs(share) < 0.1 else 0}f} %".replace("-", "−")
 
 
 def _p(p: float) -> str:

@@ -166,7 +166,7 @@ def _figures(summary: StepSummary, asked: Mapping[str, Mapping[str, float]], com
             text += f", as of the look at {check.decided_n:,} of them that ended the step"
         lines.append(("" if i else "objectives", text))
     if summary.littles_law_residual is not None:
-        lines.append(("Little's law", f"in flight against residence {100 * summary.littles_law_residual:+.2f} %"))
+        lines.append(("Little's law", f"in flight against residence {100 * summary.littles_law_residual:+z.2f} %"))
     lines += cache_lines(summary)
     lines += server_lines(summary)
     lines += health_lines(summary)

@@ -52,7 +52,7 @@ def server_lines(summary: StepSummary) -> list[tuple[str, str]]:
     lines = [("server load", " · ".join(load)), ("server state", " · ".join(state))]
     residual = summary.littles_law_server_residual
     if residual is not None:
-        text = f"of requests in flight, against the one here {100 * residual:+.2f} %"
+        text = f"of requests in flight, against the one here {100 * residual:+z.2f} %"
         if server.edge_requests is not None:
             text += f", up to {number(server.edge_requests)} requests of it by the way between"
         lines.append(("server's count", text))

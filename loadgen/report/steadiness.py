@@ -23,5 +23,5 @@ def unsteady_notes(summaries: Sequence[StepSummary]) -> list[str]:
         steps = [f"{s.step}" for s in counted if kind in s.unsteady]
         if steps:
             named = f"step {steps[0]}" if len(steps) == 1 else plural(len(steps), "step")
-            found.append(f"in {named} of {len(summaries)} {words}")
+            found.append(f"in {named} of {len(summaries)}, {words}")
     return found

@@ -131,11 +131,12 @@ TABLE: dict[str, tuple[str, str]] = {
         "空心菱形与叉：该步骤中客户端是瓶颈，不计入。",
     ),
     "caption.latency": (
-        "Completed requests: n {n}; steps: {steps}, each of {least} to {most}. Bars: 95 % intervals on the effective"
+        "Completed requests: n {n}; steps: {steps}, each of {span}. Bars: 95 % intervals on the effective"
         " sample; hollow points have too small a sample for one.",
-        "共 {steps} 个步骤，n = {n} 个已完成请求，每步 {least} 至 {most} 个。"
+        "共 {steps} 个步骤，n = {n} 个已完成请求，每步 {span} 个。"
         "竖线：有效样本的 95% 置信区间；空心点的样本不足以确立区间。",
     ),
+    "caption.span": ("{least} to {most}", "{least} 至 {most}"),
     "caption.pareto": (
         "Completed requests: n {n}; steps: {steps}, joined by rising load; each point is labelled with its load."
         " tokens/s per user is 1000 / median TPOT.",

@@ -160,8 +160,8 @@ def _flat_sentence(latest: Latest, least_gain: float) -> str:
         return "Output throughput stopped growing."
     percent, most = (100 * math.expm1(g) for g in growth)
     return (
-        f"Output throughput stopped growing: from {reference} to {_n(top)} it changed by {percent:+.1f} % per doubling,"
-        f" at most {most:+.1f} %, which is below {100 * least_gain:g} %."
+        f"Output throughput stopped growing: from {reference} to {_n(top)} it changed by {percent:+z.1f} % per"
+        f" doubling, at most {most:+z.1f} %, which is below {100 * least_gain:g} %."
     )
 
 

@@ -119,7 +119,7 @@ WHOLE = {
         "服务器内平均有 64.0 ±0.1 个请求（步骤 5），而本机的并发为 51.6（利特尔法则；另有 3 个步骤如此）："
         "服务器上有其他流量，或一个请求有多个回答"
     ),
-    "in step 2 of 3 now and then nothing arrived for many times longer than usual: the intervals are too narrow for"
+    "in step 2 of 3, now and then nothing arrived for many times longer than usual: the intervals are too narrow for"
     " that": ("步骤 2（共 3 个步骤）：偶有远超平常的停顿，其间没有任何输出到达；置信区间因此偏窄"),
     "at 16 drift and stalls: these intervals promise too much; loadgen check --pairs 8 URL_A URL_B measures in turn": (
         "负载 16 下出现漂移、停顿：其置信区间偏窄；loadgen check --pairs 8 URL_A URL_B 可交替测量"

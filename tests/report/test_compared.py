@@ -37,6 +37,7 @@ def difference(
             difference(0.88, metric="output_throughput", p=0.0004),
             "B has 12 % less output throughput [−13 %, −11 %], which is worse: 100 → 88.0 tokens/s, p <0.001 by Holm",
         ),
+        (difference(0.9999), "no difference established in p95 TTFT: +0.0 % [−1.1 %, +1.1 %]: 100 → 100.0 ms"),
         (difference(1.001), "no difference established in p95 TTFT: +0.1 % [−1.0 %, +1.2 %]: 100 → 100 ms"),
         (
             difference(1.02, p=0.06),

@@ -132,6 +132,11 @@ def test_what_decides_an_undecided_level_is_what_there_is(ended: str, verb: str,
     assert isinstance(found, Stop) and f"Undecided: 2; {advice}" in found.sentence
 
 
+def test_no_growth_has_no_minus() -> None:
+    found = decide(plain(100, 180, 180, 179.99), PLAIN)
+    assert isinstance(found, Stop) and "changed by +0.0 % per doubling" in found.sentence
+
+
 def test_refinement_is_bounded() -> None:
     history = levels("64p 128f 91p 108p 118p 123p")
     plan = SweepPlan(start=64, has_slo=True, resolution=1.0, refine=4, revisit=False)

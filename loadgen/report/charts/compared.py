@@ -199,7 +199,7 @@ def span(d: Difference) -> str:
 
 
 def signed(ratio: float) -> str:
-    return f"{100 * (ratio - 1):+.1f} %".replace("-", "−")
+    return f"{100 * (ratio - 1):+z.1f} %".replace("-", "−")
 
 
 def _label(d: Difference) -> str:

@@ -277,7 +277,9 @@ def latency(view: View) -> Figure | None:
         w("table.failed"),
     )
     ok = [s.requests.get("ok", 0) for s in view.drawn]
-    caption = w("caption.latency", n=f"{sum(ok):,}", steps=len(ok), least=f"{min(ok):,}", most=f"{max(ok):,}")
+    least, most = f"{min(ok):,}", f"{max(ok):,}"
+    span = least if least == most else w("caption.span", least=least, most=most)
+    caption = w("caption.latency", n=f"{sum(ok):,}", steps=len(ok), span=span)
     caption = view.captioned(caption)
     chart = alt.vconcat(*panels).resolve_scale(color="shared")
     return Figure("latency", w("title.latency"), caption, config(chart), Table(head, tuple(table)))

@@ -13,7 +13,7 @@ NOTES: dict[str, str] = {
     "{n} half-written line(s) at the end of the log dropped": "丢弃了日志末尾 {n} 行不完整的记录",
     "{n} of {m} other kinds": "{n} 次，属其余 {m} 种",
     # steadiness
-    "in {steps:said} of {all} {what:said}": "{steps}（共 {all} 个步骤）：{what}",
+    "in {steps:said} of {all}, {what:said}": "{steps}（共 {all} 个步骤）：{what}",
     "throughput drifted: its intervals are too narrow, and only runs at other times tell the true spread": (
         "吞吐量漂移，其置信区间偏窄；只有在其他时间再次运行才能看出真实的离散程度"
     ),

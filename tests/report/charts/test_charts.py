@@ -108,6 +108,16 @@ def test_the_chart_names_the_load_whose_figures_the_answer_gives(
     assert (f"at {held:g}: " in text) if held else "at " not in text
 
 
+@pytest.mark.parametrize(
+    ("language", "one", "several"), [("en", "each of 120.", "to 120."), ("zh", "每步 120 个", "至 120 个")]
+)
+def test_how_many_a_step_had_is_one_figure_or_two(view: View, language: str, one: str, several: str) -> None:
+    first, last = view.summaries[0], view.summaries[-1]
+    for steps, said, other in (([first], one, several), ([first, last], several, one)):
+        figure = CHARTS["latency"](dataclasses.replace(view, summaries=steps, words=Words(language)))
+        assert figure is not None and said in figure.caption and other not in figure.caption
+
+
 def test_the_band_of_marginal_loads_is_explained(view: View) -> None:
     figure = CHARTS["throughput"](view)
     assert figure is not None and view.stop is not None

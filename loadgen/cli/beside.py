@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import Exit, LogError, UsageError
+from .values import screen_width
 
 if TYPE_CHECKING:
     from ..hardware.deployment import Deployment
@@ -59,7 +60,8 @@ def print_beside(
     if given["as_json"]:
         click.echo(orjson.dumps({**as_json(result), "beside": ceiling_object(*told)}, option=orjson.OPT_INDENT_2))
     else:
-        click.echo("\n".join([render(result), "", *ceiling_lines(*told)]))
+        width = screen_width()
+        click.echo("\n".join([render(result, width), "", *ceiling_lines(*told, width=width)]))
     return Exit.DONE if found.best is not None else Exit.NO
 
 

@@ -44,6 +44,7 @@ def workloads() -> None:
 @_JSON
 def list_(as_json: bool) -> int:
     """List the workloads that come with the program."""
+    from ..report.numbers import shortened
     from ..workload.library import load_workload, names
 
     found = [load_workload(name) for name in names()]
@@ -56,9 +57,8 @@ def list_(as_json: bool) -> int:
         inputs, outputs = (workload.lengths.figures(side).p50 for side in ("input", "output"))
         licence = workload.licence.partition(" (")[0].partition(";")[0]
         whose = " · ".join(part for part in (licence, workload.source) if part)
-        line = f"{workload.name:<{wide}}  {inputs:>8,.0f}  {outputs:>8,.0f}  {whose}"
-        width = screen_width()
-        click.echo(line if len(line) <= width or not sys.stdout.isatty() else line[: width - 1] + "…")
+        line = f"{workload.name:<{wide}}  {inputs:>8,.0f}  {outputs:>8,.0f}  "
+        click.echo(line + (shortened(whose, screen_width() - len(line)) if sys.stdout.isatty() else whose))
     return Exit.DONE
 
 

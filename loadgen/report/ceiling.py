@@ -26,18 +26,24 @@ _HEAD = (
     "plan",
 )
 
+_LEAST_NEEDED = (10, 4, 8, 6, 2, 11)  # columns that go first: FLOPs, the floors, both, running, KV used
+
 WIDTH = 120
 
 
-def ceiling_lines(found: Ceilings, source: str, rates: Sequence[float] = (), price: float | None = None) -> list[str]:
-    """Under a plan. `rates` are demands in requests/s, `price` of one GPU and hour."""
+def ceiling_lines(
+    found: Ceilings, source: str, rates: Sequence[float] = (), price: float | None = None, width: int = WIDTH
+) -> list[str]:
+    """Under a plan. `rates` are demands in requests/s, `price` of one GPU and hour. Of the table, columns that do not
+    fit into `width` are left out."""
     lines = [_row("run", f"{source} · in {number(found.lengths.input_mean)} · out {number(found.lengths.output_mean)}")]
     rows = [_HEAD, *(_cells(one) for one in found.levels)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(_HEAD))]
-    lines += [
-        "",
-        *("  " + "  ".join(cell.rjust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows),
-    ]
+    shown = list(range(len(_HEAD)))
+    for i in _LEAST_NEEDED:
+        if sum(widths[j] + 2 for j in shown) > width:
+            shown.remove(i)
+    lines += ["", *("  " + "  ".join(row[i].rjust(widths[i]) for i in shown).rstrip() for row in rows)]
     lines.append(
         "  times in ms; decode, both (with the prompts beside), prefill and FLOPs are shares of the hardware's ceiling"
     )
@@ -56,7 +62,7 @@ def ceiling_lines(found: Ceilings, source: str, rates: Sequence[float] = (), pri
             _row("doubling", "output tokens/s at the best load, at the least: only what the hardware sets gets faster")
         )
         lines += [f"  {one.resource:<17} x {one.ratio:.2f}  {one.why}" for one in found.doubled]
-    return wrapped(lines, WIDTH)
+    return wrapped(lines, width)
 
 
 def _cells(one: Level) -> tuple[str, ...]:

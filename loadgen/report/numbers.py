@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import textwrap
 
 from ..results import Estimate, Percentile
 
@@ -18,6 +19,11 @@ _CONTROL = re.compile(
 def clean(text: object) -> str:
     """Words of others on one line, without control characters: a server must not drive the reader's terminal."""
     return " ".join(_CONTROL.sub(" ", str(text)).split())
+
+
+def shortened(text: str, width: int) -> str:
+    """As many whole words as fit, with … where some are left out."""
+    return text if len(text) <= width else textwrap.shorten(text, width, placeholder=" …", break_on_hyphens=False)
 
 
 def number(value: float | None, digits: int = 3) -> str:

@@ -7,10 +7,13 @@ from typing import Any
 from ..analysis.planning import CapacityPlan
 from ..hardware.deployment import Deployment
 from ..hardware.model import GB, GIB, KIB
+from .compared import wrapped
 from .numbers import number, plural
 
+WIDTH = 120
 
-def render(plan: CapacityPlan) -> str:
+
+def render(plan: CapacityPlan, width: int = WIDTH) -> str:
     model, on, use = plan.model, plan.on, plan.memory
     cache, lengths = plan.cache, plan.lengths
     lines = [
@@ -56,7 +59,7 @@ def render(plan: CapacityPlan) -> str:
     for note in model.notes:
         lines.append(_row("note", note))
     lines.append(_row("source", f"{model.source or 'as given'} · {on.gpu.source}"))
-    return "\n".join(lines)
+    return "\n".join(wrapped(lines, width))
 
 
 def as_json(plan: CapacityPlan) -> dict[str, Any]:

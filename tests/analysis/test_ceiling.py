@@ -152,6 +152,15 @@ def test_on_another_machine_than_the_one_told_no_doubling_makes_it_worse_than_no
     assert ratios["FLOPs"] >= 1 - 1e-9
 
 
+@pytest.mark.parametrize("width", [80, 100, 120])
+def test_the_ceilings_fit_the_screen_and_keep_their_columns(width: int) -> None:
+    lines = ceiling_lines(beside(level(16, 12.0, 40.0, 10.0)), "run", [25.0], width=width)
+    assert max(map(len, lines)) <= width
+    head, row = (line.split("  ") for line in lines[2:4])
+    assert len([cell for cell in head if cell]) == len([cell for cell in row if cell])
+    assert {"load", "tok/s", "TPOT p50", "TTFT p50", "decode"} <= {cell.strip() for cell in head}
+
+
 def test_a_rate_without_an_interval_is_not_called_proven() -> None:
     sure, unsure = level(16, 12.0, 40.0, 10.0), replace(level(16, 12.0, 40.0, 10.0), request_throughput=Estimate(10.0))
     told = ["\n".join(ceiling_lines(beside(one), "run", [25.0])) for one in (sure, unsure)]

@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 
 from loadgen.analysis import summarise_run
+from loadgen.analysis.buckets import by_buckets
 from loadgen.log.columns import columns
+from loadgen.report.bucketed import bucket_lines
 from loadgen.report.facts import RunFacts
+from loadgen.report.numbers import shortened
 from loadgen.report.text import Mark, fit, render, table_head, table_row
 from loadgen.results import StepSummary, Stop
 from loadgen.slo import parse_slo
@@ -56,6 +59,22 @@ def test_the_table_has_its_verdicts_in_line_at_any_width(summaries: list[StepSum
     assert rows[1].index("pass") == head.index("verdict")
     assert ("tok/s/user" in head) == ("[95 %]" in head) == (width >= 115)
     assert "p95" in head and "p99" in head
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 120])
+def test_buckets_fit(width: int) -> None:
+    c = columns(run_records((8,))[0][:5] + run_records((64,))[0])
+    lines = bucket_lines(by_buckets(c, ("input", "output"), summarise_run(c, SLO)), width)
+    few = bucket_lines(by_buckets(c.where(c.concurrency == 8), ("input", "output"), []), width)
+    assert max(map(len, [*lines, *few])) <= max(width, 70)
+    row = next(line for line in lines if "TTFT" in line)
+    assert row.endswith("TTFT p50  TTFT p95" if width <= 80 else "p95") and "failed" in row
+    assert ("tokens  TTFT" in row) == (width > 82) and "not established" in few[-1]
+
+
+@pytest.mark.parametrize(("width", "kept"), [(30, "one two-three four five"), (19, "one two-three …"), (8, "one …")])
+def test_a_text_is_shortened_between_words(width: int, kept: str) -> None:
+    assert shortened("one two-three four five", width) == kept
 
 
 def test_continued_lines_stand_under_their_text() -> None:

@@ -32,8 +32,8 @@ from .tls import Tls
 
 READ_BYTES = 65536
 # After the stream's own end its body should end at once, and the connection serve the next request. An answer waits so
-# long for that, its connection so long for another use.
-GRACE_S, LINGER_S = 0.008, 0.25
+# long for that, less once it was in vain; its connection so long for another use.
+GRACE_S, SHORT_GRACE_S, LINGER_S = 0.008, 0.001, 0.25
 ONE_PACKET = 8192  # bytes of a request which the kernel hands to the device at once
 EARLY_NS = 20_000  # what came so long before the request left answers another one
 MAX_HEADER_BYTES = 1 << 20
@@ -49,6 +49,7 @@ class Owner(Protocol):
     stats: ReadStats
     held: deque[Connection]
     rearm_ns: int
+    grace_s: float
 
     def release(self, connection: Connection) -> None: ...
     def drop(self, connection: Connection) -> None: ...
@@ -486,7 +487,7 @@ class Connection:
             answer.seen = sink.output_events
             answer.on_token()
         if (sink.finished or sink.failed) and not self.complete:
-            answer.linger = asyncio.get_running_loop().call_later(GRACE_S, self._let_go, answer)
+            answer.linger = asyncio.get_running_loop().call_later(self.transport.grace_s, self._let_go, answer)
 
     def _let_go(self, answer: Answer) -> None:
         """The stream said that it ended, but its body goes on: the answer is taken, and the connection waits for the
@@ -495,7 +496,8 @@ class Connection:
             return
         answer.connection = None
         answer.finish()
-        answer.linger = asyncio.get_running_loop().call_later(LINGER_S - GRACE_S, self._give_up, answer)
+        self.transport.grace_s = SHORT_GRACE_S
+        answer.linger = asyncio.get_running_loop().call_later(LINGER_S, self._give_up, answer)
 
     def _give_up(self, answer: Answer) -> None:
         if self.answer is answer:

@@ -20,7 +20,7 @@ from ..records import Connect
 from .addresses import Addresses, Place, connect
 from .answer import Answer, ReadStats, Sink
 from .clock import SECOND_NS, keep_stamping
-from .connection import Connection, Key
+from .connection import GRACE_S, Connection, Key
 from .failures import system_words
 from .probe import Probe, nothing
 from .reactor import Reactor
@@ -73,6 +73,7 @@ class KernelTransport(httpx.AsyncBaseTransport):
         self._idle: dict[tuple[Key, Place], list[Connection]] = {}
         self._all: set[Connection] = set()
         self.rearm_ns = round(rearm_s * SECOND_NS)
+        self.grace_s = GRACE_S
         self.stats = ReadStats()
         self.reactor = Reactor(threaded=threaded)
         self.held: deque[Connection] = deque()

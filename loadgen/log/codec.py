@@ -400,8 +400,7 @@ def _two(obj: Mapping[str, Any], key: str) -> tuple[int, int] | None:
         return None
     if not isinstance(found, list | tuple) or len(found) != 2 or not all(type(n) is int for n in found):
         raise FaultError(f"{key} must be two whole numbers, is {_shown(found)}")
-    if any(n not in _INT64 for n in found):
-        raise FaultError(f"{key} is out of range")
+    _bounded(key, found)
     return found[0], found[1]
 
 
@@ -441,6 +440,9 @@ def _events(obj: Mapping[str, Any]) -> Events | None:
         raise FaultError("events.bounded must hold pairs of integers: [event index, bound in µs]")
     if any(not 0 <= index < len(gaps) for index, _ in pairs):
         raise FaultError("events.bounded names an event that is not there")
+    _bounded("events.gap_us", gaps)
+    _bounded("events.tokens", tokens if None not in tokens else [n for n in tokens if n is not None])
+    _bounded("events.bounded", [bound for _, bound in pairs])
     return Events(gaps, tokens, cast(list[tuple[int, int]], pairs))
 
 
@@ -452,9 +454,15 @@ def _must(value: _T | None, key: str) -> _T:
 
 def _int(obj: Mapping[str, Any], key: str) -> int | None:
     value = obj.get(key)
-    if value is None or type(value) is int:
+    if value is None or (type(value) is int and value in _INT64):
         return value
-    raise FaultError(f"{key} must be an integer, is {_shown(value)}")
+    raise FaultError(f"{key} must be an integer{' of 64 bits' * (type(value) is int)}, is {_shown(value)}")
+
+
+def _bounded(key: str, numbers: Sequence[int]) -> None:
+    if numbers and not (min(numbers) in _INT64 and max(numbers) in _INT64):
+        far = next(n for n in numbers if n not in _INT64)
+        raise FaultError(f"{key} must hold integers of 64 bits, holds {far}")
 
 
 def _float(obj: Mapping[str, Any], key: str) -> float | None:

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 import math
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -101,6 +104,52 @@ def test_a_wrong_line_is_named_with_its_fault(change: dict[str, object], told: s
         codec.decode_record(json.dumps({**GOOD, **change}).encode(), "requests.jsonl", 17)
     assert caught.value.message.startswith("requests.jsonl line 17: ")
     assert told in caught.value.message
+
+
+EVERY_NUMBER = {
+    **GOOD,
+    "connect": {"dns_us": 1, "tcp_us": 2, "tls_us": 3},
+    "input_tokens": {"asked": 1, "local": 2, "server": 3, "cached": 4},
+    "output_tokens": {"asked": 1, "count": 2, "source": "usage", "choices": 2},
+    **dict.fromkeys(("first_event_tokens", "sent_bound_us", "session", "turn"), 1),
+    "attempts": [{"sent_ns": 1, "status": 200, "wait_ms": 3}],
+    "shared": [1, 2],
+}
+
+
+def numbers_in(value: object, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    """Where the whole numbers are in a JSON value."""
+    if type(value) is int:
+        yield path
+    pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in pairs:
+        yield from numbers_in(item, (*path, key))
+
+
+@pytest.mark.parametrize("far", [2**63, 2**64 - 1, 2**64, -(2**63) - 1])
+@pytest.mark.parametrize("path", [*numbers_in(EVERY_NUMBER)], ids=lambda path: ".".join(map(str, path)))
+def test_a_number_past_64_bits_is_named_with_its_key(path: tuple[str | int, ...], far: int) -> None:
+    line = copy.deepcopy(EVERY_NUMBER)
+    place: Any = line
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = far
+    name = [key for key in path if isinstance(key, str)][-1]
+    with pytest.raises(LogError, match=f"^requests.jsonl line 17: [a-z_., ]*{name}"):
+        codec.decode_record(json.dumps(line).encode(), "requests.jsonl", 17)
+
+
+@pytest.mark.parametrize("path", [*numbers_in(codec.step_object(OBSERVATION))], ids=lambda path: ".".join(path))
+def test_a_step_with_a_number_past_64_bits_is_refused(path: tuple[str, ...]) -> None:
+    line = json.loads(codec.encode(codec.step_object(OBSERVATION)))
+    place = line
+    for key in path[:-1]:
+        place = place[key]
+    if path == ("step",):  # not read: the observation's own is
+        return
+    place[path[-1]] = 2**63
+    with pytest.raises(LogError, match=f"steps.jsonl line 3: {path[-1]} must be an integer of 64 bits"):
+        codec.decode_observation(json.dumps(line).encode(), "steps.jsonl", 3)
 
 
 @given(st.dictionaries(st.sampled_from(sorted(GOOD)), st.none() | st.booleans() | st.floats() | st.text(), min_size=1))

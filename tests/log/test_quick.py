@@ -98,6 +98,10 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "counts unlike": lambda line: line.replace(b'"tokens":[1,1,1]', b'"tokens":[1,null,3]'),
     "a count is text": lambda line: line.replace(b'"tokens":[1,1,1]', b'"tokens":[1,"null",3]'),
     "a gap past 64 bits": lambda line: line.replace(b'"gap_us":[4', b'"gap_us":[99999999999999999994'),
+    "a gap just past 64 bits": lambda line: line.replace(b'"gap_us":[', b'"gap_us":[9223372036854775808,').replace(
+        b":[1,1,1]", b":[1,1,1,1]"
+    ),
+    "a status past 64 bits": lambda line: line.replace(b'"status":200', b'"status":9223372036854775808'),
     "a bound outside": lambda line: line.replace(b'"bounded":[', b'"bounded":[[7,1],').replace(b",]", b"]"),
     "a bound is no pair": lambda line: line.replace(b'"bounded":[', b'"bounded":[[1],').replace(b",]", b"]"),
     "spaces": lambda line: line.replace(b",", b", ").replace(b":", b": "),

@@ -219,9 +219,11 @@ def _of_pairs(a: list[StepSummary], b: list[StepSummary], margin: float) -> tupl
 def _write(path: str | None, content: Callable[[], bytes]) -> None:
     from pathlib import Path
 
+    from ..log.whole import write_whole
+
     if path is None:
         return
     try:
-        Path(path).write_bytes(content())
+        write_whole(Path(path), content())
     except OSError as error:
         raise LogError(f"{path} cannot be written: {error.strerror or error}", "give another file") from error

@@ -52,6 +52,7 @@ def export(path: str, form: str, output: str, step: int | None, everything: bool
     from ..log.formats import write_csv, write_jsonl
     from ..log.parquet import write_parquet
     from ..log.store import open_run
+    from ..log.whole import whole_file
 
     if not output:
         raise UsageError("--output is empty", "give a file, or - for stdout")
@@ -90,7 +91,7 @@ def export(path: str, form: str, output: str, step: int | None, everything: bool
             reader_gone()
     else:
         try:
-            with Path(output).open("wb") as file:
+            with whole_file(Path(output)) as place, place.open("wb") as file:
                 count = write(file)
         except OSError as error:
             raise LogError(

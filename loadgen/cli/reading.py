@@ -179,6 +179,7 @@ def write_page(path: str, page: str) -> None:
     import click
 
     from ..errors import LogError
+    from ..log.whole import write_whole
     from .export import reader_gone
 
     data = page.encode("utf-8", "replace")
@@ -190,7 +191,7 @@ def write_page(path: str, page: str) -> None:
             reader_gone()
         return
     try:
-        Path(path).write_bytes(data)
+        write_whole(Path(path), data)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise LogError(f"{path} cannot be written: {reason}", "give another file with --html") from None

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import LogError, UsageError
+from ..log.whole import whole_file
 
 FORMATS = (".svg", ".png")
 
@@ -24,7 +25,8 @@ def check_picture(path: Path) -> None:
 def save(chart: Any, path: Path, *, scale: float = 1.0) -> None:
     """Raises LogError where the file cannot be written."""
     try:
-        chart.save(str(path), format=path.suffix[1:].lower(), scale_factor=scale)
+        with whole_file(path) as file:
+            chart.save(str(file), format=path.suffix[1:].lower(), scale_factor=scale)
     except OSError as error:
         raise unwritable(path, error) from None
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import vl_convert
 
+from ...log.whole import write_whole
 from ..picture import check_picture, unwritable
 from .style import INK
 
@@ -35,6 +36,6 @@ def write(spec: dict[str, Any], title: str, path: Path, *, scale: float = PNG_SC
     else:
         content = vl_convert.vegalite_to_png(whole, vl_version=VEGA_LITE, scale=scale, allowed_base_urls=[])
     try:
-        path.write_bytes(content)
+        write_whole(path, content)
     except (OSError, ValueError) as error:
         raise unwritable(path, error) from None

@@ -12,6 +12,7 @@ from typing import Any
 
 from ... import __version__
 from ...errors import LogError
+from ...log.whole import write_whole
 from ..host import facts
 
 SCHEMA_VERSION = 1
@@ -56,11 +57,13 @@ def save(calibration: Mapping[str, Any] | None, path: Path) -> None:
                 path.write_text(text)
             return
         to.parent.mkdir(parents=True, exist_ok=True)
-        beside.write_text(text)
-        if calibration is None:
-            beside.unlink()
-        else:
-            beside.replace(to)
+        if calibration is not None:
+            write_whole(to, text.encode())
+            return
+        try:
+            beside.write_text(text)
+        finally:
+            beside.unlink(missing_ok=True)
     except OSError as error:
         # What `mkdir` says where a file has the folder's name.
         why = f"{to.parent} is a file" if isinstance(error, FileExistsError) else error.strerror

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import Exit, LogError, UsageError
+from .streams import reader_may_go
 from .values import screen_width
 
 if TYPE_CHECKING:
@@ -57,11 +58,12 @@ def print_beside(
 
         write_memory_chart(result, Path(given["plot"]))
     told = found, run.source, given["rps"], given["price"]
-    if given["as_json"]:
-        click.echo(orjson.dumps({**as_json(result), "beside": ceiling_object(*told)}, option=orjson.OPT_INDENT_2))
-    else:
-        width = screen_width()
-        click.echo("\n".join([render(result, width), "", *ceiling_lines(*told, width=width)]))
+    with reader_may_go():
+        if given["as_json"]:
+            click.echo(orjson.dumps({**as_json(result), "beside": ceiling_object(*told)}, option=orjson.OPT_INDENT_2))
+        else:
+            width = screen_width()
+            click.echo("\n".join([render(result, width), "", *ceiling_lines(*told, width=width)]))
     return Exit.DONE if found.best is not None else Exit.NO
 
 

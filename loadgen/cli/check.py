@@ -9,6 +9,7 @@ import click
 from ..errors import Exit, LogError, UsageError
 from .options import shared
 from .sections import SectionedCommand, section
+from .streams import reader_may_go
 from .values import Share, Whole, keep_apart, screen_width, typed
 
 if TYPE_CHECKING:
@@ -102,11 +103,11 @@ def check(
         found, notes = _of_pairs(*measured, max_regression)
     _write(junit, lambda: checked.junit(found))
     _write(markdown, lambda: checked.markdown(found, notes).encode())
-    if flags["as_json"]:
-        sys.stdout.buffer.write(encode(plain(checked.checked_object(found, notes))))
-        sys.stdout.buffer.flush()
-    else:
-        click.echo("\n".join(checked.checked_lines(found, notes, screen_width())))
+    with reader_may_go():
+        if flags["as_json"]:
+            sys.stdout.buffer.write(encode(plain(checked.checked_object(found, notes))))
+        else:
+            click.echo("\n".join(checked.checked_lines(found, notes, screen_width())))
     return {"regression": Exit.NO, "held": Exit.DONE, "undecided": Exit.UNDECIDED}[found.answer]
 
 

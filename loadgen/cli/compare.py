@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ..errors import Exit, UsageError
+from .streams import reader_may_go
 from .values import screen_width
 
 if TYPE_CHECKING:
@@ -73,17 +74,17 @@ def compare(paths: tuple[str, ...], anyway: bool, as_json: bool, html: str | Non
     nothing = nothing_left(sides) if any(told) and not any(one.loads for one in against) else ""
     if nothing:
         result = replace(result, against_first=())
-    if as_json:
-        shown = compared_object(result, refused=refused or nothing)
-        for i, one in enumerate(shown["comparisons"], 1):
-            one["notes"] += [*told[0], *told[i]]
-        sys.stdout.buffer.write(encode(plain(shown)))
-        sys.stdout.buffer.flush()
-    elif html is None:
-        width = screen_width()
-        more = [f"note      {note}" for note in [*(note for notes in told for note in notes), nothing] if note]
-        lines = compared_lines(result, refused=refused, width=width) + (["", *wrapped(more, width)] if more else [])
-        click.echo("\n".join(lines))
+    with reader_may_go():
+        if as_json:
+            shown = compared_object(result, refused=refused or nothing)
+            for i, one in enumerate(shown["comparisons"], 1):
+                one["notes"] += [*told[0], *told[i]]
+            sys.stdout.buffer.write(encode(plain(shown)))
+        elif html is None:
+            width = screen_width()
+            more = [f"note      {note}" for note in [*(note for notes in told for note in notes), nothing] if note]
+            lines = compared_lines(result, refused=refused, width=width) + (["", *wrapped(more, width)] if more else [])
+            click.echo("\n".join(lines))
     return Exit.UNDECIDED if refused or not any(one.loads for one in against) else Exit.DONE
 
 

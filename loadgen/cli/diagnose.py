@@ -48,7 +48,7 @@ def diagnose(path: str, other: str | None, slo_texts: tuple[str, ...], as_json: 
     from ..analysis.diagnose import diagnose as diagnosed
     from ..log.codec import encode, plain
     from ..report.diagnosed import diagnosed_lines, diagnosed_object
-    from .export import reader_gone
+    from .streams import reader_may_go
 
     if path == other == "-":
         raise UsageError("stdin can be read only once", "give - for one of the runs")
@@ -56,14 +56,11 @@ def diagnose(path: str, other: str | None, slo_texts: tuple[str, ...], as_json: 
     runs = [measured(one) for one in told]
     found = diagnosed(*runs)
     sources = [one.run.source for one in told]
-    try:
+    with reader_may_go():
         if as_json:
             sys.stdout.buffer.write(encode(plain(diagnosed_object(found, sources))))
-            sys.stdout.buffer.flush()
         else:
             click.echo("\n".join(diagnosed_lines(found, sources, screen_width())))
-    except BrokenPipeError:
-        reader_gone()
     if found.failed:
         return Exit.NO
     return Exit.DONE if found.levels else Exit.UNDECIDED

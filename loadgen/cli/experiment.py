@@ -9,6 +9,7 @@ import click
 from ..errors import Exit, UsageError
 from .options import shared
 from .sections import SectionedCommand, section
+from .streams import reader_may_go
 from .values import Whole, screen_width, typed
 
 if TYPE_CHECKING:
@@ -108,11 +109,11 @@ def experiment(
     if isinstance(measured, Exit):
         return measured
     results, how = measured
-    if flags["as_json"]:
-        sys.stdout.buffer.write(encode(plain(result_object(found, results, how))))
-        sys.stdout.buffer.flush()
-    else:
-        click.echo("\n".join(result_lines(found, results, how, screen_width())))
+    with reader_may_go():
+        if flags["as_json"]:
+            sys.stdout.buffer.write(encode(plain(result_object(found, results, how))))
+        else:
+            click.echo("\n".join(result_lines(found, results, how, screen_width())))
     if plot is not None:
         from ..report.experiment_chart import write_experiment_chart
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ..errors import Exit, LogError, UsageError
+from .streams import reader_may_go
 from .values import Whole, keep_apart
 
 if TYPE_CHECKING:
@@ -84,11 +85,8 @@ def export(path: str, form: str, output: str, step: int | None, everything: bool
             text.detach()
 
     if output == "-":
-        try:
+        with reader_may_go():
             write(sys.stdout.buffer)
-            sys.stdout.buffer.flush()
-        except BrokenPipeError:
-            reader_gone()
     else:
         try:
             with whole_file(Path(output)) as place, place.open("wb") as file:
@@ -120,12 +118,3 @@ def _write_vllm(run: Run, records: list[Record], file: BinaryIO) -> int:
     found = counted("vllm", table, steps[0], durations.get(steps[0]))
     file.write(encode(vllm_object(chosen, found, run.manifest, rate)))
     return len(chosen)
-
-
-def reader_gone() -> None:
-    """The reader of our stdout has gone (`| head`), as is its right: let what is still buffered go nowhere, in silence.
-    Left to click, it would end the process with 1, which here means that the answer is no."""
-    import os
-    import sys
-
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -15,6 +15,7 @@ import click
 
 from .. import __version__
 from ..errors import Exit, LoadgenError, ReaderGoneError, UsageError
+from .streams import drop_stdout, gone, prepare
 
 # verb → (module in this package, one line for the help)
 VERBS = {
@@ -77,12 +78,14 @@ def cli() -> None:
 
 def main(args: list[str] | None = None) -> Any:
     """Run the command line; the process exits with one of `errors.Exit`."""
+    if args is None:
+        prepare()
     try:
         code = _invoke(args)
     except (click.Abort, KeyboardInterrupt):
         code = Exit.INTERRUPTED
     if args is None and code in (Exit.INTERRUPTED, Exit.TERMINATED):
-        for number in (signal.SIGINT, signal.SIGTERM):  # all is done: one more must not change the exit code
+        for number in (signal.SIGINT, signal.SIGTERM):  # one more must not change the exit code
             signal.signal(number, signal.SIG_IGN)
     sys.exit(int(code))
 
@@ -95,10 +98,9 @@ def _invoke(args: list[str] | None) -> int:
             with contextlib.suppress(LoadgenError, click.ClickException, SystemExit):
                 cli.main(prog_name="loadgen", complete_var="_LOADGEN_COMPLETE")
             return Exit.DONE
-        return int(cli.main(args=args, prog_name="loadgen", standalone_mode=False, obj=words) or 0)
-    except (ReaderGoneError, BrokenPipeError):
-        # The reader of our output has gone (`| head`): that is its right.
-        _drop_stdout()
+        return _called(words)
+    except ReaderGoneError:
+        drop_stdout()
         return Exit.DONE
     except LoadgenError as error:
         return _tell(error.message, error.remedy, error.exit_code)
@@ -113,15 +115,27 @@ def _invoke(args: list[str] | None) -> int:
     except click.ClickException as error:
         return _tell(error.format_message(), "", Exit.USAGE)
     except OSError as error:
+        if gone(error, 1):  # the reader of our output (`| head`): that is its right
+            drop_stdout()
+            return Exit.DONE
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise
-        _drop_stdout()
+        drop_stdout()
         return _tell(f"stdout cannot be written: {error.strerror}", "make room, or send it elsewhere", Exit.USAGE)
 
 
-def _drop_stdout() -> None:
-    """What is still buffered for stdout goes nowhere; else it would fail again at the very end."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _called(words: list[str]) -> int:
+    """The verb's exit code. Not by click's own `main`, which ends the process with 1 where a reader has gone."""
+    try:
+        with cli.make_context("loadgen", [*words], obj=words) as context:
+            code = int(cli.invoke(context) or 0)
+    except click.exceptions.Exit as ended:
+        code = ended.exit_code
+    except (EOFError, KeyboardInterrupt):
+        click.echo(err=True)  # ends the line of the ^C
+        code = Exit.INTERRUPTED
+    sys.stdout.flush()
+    return code
 
 
 def _tell(message: str, remedy: str, code: Exit) -> Exit:

@@ -12,6 +12,7 @@ import click
 
 from ..errors import Exit, UsageError
 from .options import run_config
+from .streams import reader_may_go
 from .values import screen_width
 
 if TYPE_CHECKING:
@@ -49,7 +50,8 @@ def measure(verb: str, plan: SweepPlan, flags: Mapping[str, Any]) -> int:
             finished = run(execute, config, watcher)
         finally:
             watcher.close()
-    _show(finished, config, watcher, as_json=flags["as_json"])
+    with reader_may_go():
+        _show(finished, config, watcher, as_json=flags["as_json"])
     return finished.exit_code
 
 

@@ -8,6 +8,7 @@ import click
 
 from ..errors import Exit, UsageError
 from .sections import SectionedCommand, section
+from .streams import reader_may_go
 from .values import Count, Number, Rate, Whole, screen_width
 
 if TYPE_CHECKING:
@@ -184,11 +185,12 @@ def plan(**given: Any) -> int:
     result = planned(_model(given), _deployment(given), _lengths(given))
     if given["plot"]:
         write_memory_chart(result, Path(given["plot"]))
-    click.echo(
-        orjson.dumps(as_json(result), option=orjson.OPT_INDENT_2)
-        if given["as_json"]
-        else render(result, screen_width())
-    )
+    with reader_may_go():
+        click.echo(
+            orjson.dumps(as_json(result), option=orjson.OPT_INDENT_2)
+            if given["as_json"]
+            else render(result, screen_width())
+        )
     return Exit.DONE if result.fits else Exit.NO
 
 

@@ -180,15 +180,12 @@ def write_page(path: str, page: str) -> None:
 
     from ..errors import LogError
     from ..log.whole import write_whole
-    from .export import reader_gone
+    from .streams import reader_may_go
 
     data = page.encode("utf-8", "replace")
     if path == "-":
-        try:
+        with reader_may_go():
             sys.stdout.buffer.write(data)
-            sys.stdout.buffer.flush()
-        except BrokenPipeError:
-            reader_gone()
         return
     try:
         write_whole(Path(path), data)

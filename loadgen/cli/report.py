@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import Exit, LogError, UsageError
-from .export import reader_gone
+from .streams import reader_may_go
 from .values import Number, Whole, screen_width
 
 if TYPE_CHECKING:
@@ -99,13 +99,12 @@ def report(
     durations = run.foreign.durations_s if run.foreign else {}
     named = definitions or ""
     others = [counted_by(named, told.counted, s.step, durations.get(s.step)) for s in summaries if definitions]
-    try:
+    with reader_may_go():
         if as_json:
             whole_report = report_object(facts, summaries, marks, stop, slo)
             more = {"by": plain(buckets_object(buckets))} if axes else {}
             more |= {"counted_as": plain(counted_object(others))} if definitions else {}
             sys.stdout.buffer.write(encode({**whole_report, **more}))
-            sys.stdout.buffer.flush()
         else:
             whole = details or step is not None
             click.echo(render(facts, summaries, marks, stop, slo, details=whole, width=screen_width()), nl=False)
@@ -113,8 +112,6 @@ def report(
                 click.echo("\n" + "\n".join(bucket_lines(buckets, screen_width())))
             if definitions:
                 click.echo("\n" + "\n".join(counted_lines(others, summaries)))
-    except BrokenPipeError:
-        reader_gone()
     return _exit(stop) if told.judged_again else Exit.DONE
 
 

@@ -21,7 +21,8 @@ def open_part(path: str) -> Callable[[Record], None]:
 
 
 def main() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is passed on as what it means
+    for number in (signal.SIGINT, signal.SIGHUP):  # they are passed on as what they mean
+        signal.signal(number, signal.SIG_IGN)
     source, sink = os.dup(0), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)

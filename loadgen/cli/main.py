@@ -85,7 +85,7 @@ def main(args: list[str] | None = None) -> Any:
     except (click.Abort, KeyboardInterrupt):
         code = Exit.INTERRUPTED
     if args is None and code in (Exit.INTERRUPTED, Exit.TERMINATED):
-        for number in (signal.SIGINT, signal.SIGTERM):  # one more must not change the exit code
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # one more must not change the exit code
             signal.signal(number, signal.SIG_IGN)
     sys.exit(int(code))
 

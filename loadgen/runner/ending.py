@@ -28,7 +28,7 @@ def exit_code(stop: Stop, summaries: Sequence[StepSummary], levels: Sequence[Lev
 
 
 def signal_code(number: signal.Signals | None) -> Exit:
-    return Exit.TERMINATED if number == signal.SIGTERM else Exit.INTERRUPTED
+    return Exit.TERMINATED if number in (signal.SIGTERM, signal.SIGHUP) else Exit.INTERRUPTED
 
 
 class InterruptedRunError(LoadgenError):

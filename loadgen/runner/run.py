@@ -101,14 +101,18 @@ async def _measured(run: _Run, config: RunConfig) -> Finished:
 
 
 async def _listen(run: _Run, *, task_status: anyio.abc.TaskStatus[None]) -> None:
-    """First Ctrl-C stops sending and drains, the second quits at once; SIGTERM quits at once, as its sender waits."""
-    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as received:
+    """First Ctrl-C stops sending and drains, the second quits at once; SIGTERM quits at once, as its sender waits, and
+    SIGHUP as its terminal has gone, unless it is to be outlived (nohup)."""
+    ends = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        ends.append(signal.SIGHUP)
+    with anyio.open_signal_receiver(*ends) as received:
         task_status.started()
         async for number in received:
             again = run.interrupted is not None
             run.interrupted = signal.Signals(number)
             run.preparing.cancel()
-            if number == signal.SIGTERM or again:
+            if number != signal.SIGINT or again:
                 run.watcher.signalled("quitting: what is in flight is dropped")
                 run.control.quit()
             else:

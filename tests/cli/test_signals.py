@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pty
 import random
 import signal
 import subprocess
@@ -17,6 +18,8 @@ import pytest
 
 from loadgen.simulator.scripted import Action, Hang, Request, ScriptedServer, ThreadedServer
 from tests.cli.command import (
+    COMMAND,
+    ROOT,
     Call,
     Said,
     answer,
@@ -39,6 +42,7 @@ MOMENTS = {
     "ctrl-c": (1, 30),
     "ctrl-c twice": (21,),
     "sigterm": (15,),
+    "sighup": (2, 15),
     "sigkill": (4, 24),
 }
 if THOROUGH > 1:
@@ -194,6 +198,68 @@ def test_r02_sigterm_quits(tmp_path: Path, call: Call) -> None:
     for victim, said in strike(tmp_path, "sigterm", once(signal.SIGTERM), wait_ms=60.0):
         ended(victim, said, 143, ("interrupted",))
         log_is_whole(victim, call, killed=False)
+
+
+def test_a_terminal_that_closes_ends_a_run_in_good_order(tmp_path: Path, call: Call) -> None:
+    for victim, said in strike(tmp_path, "sighup", once(signal.SIGHUP), wait_ms=60.0):
+        ended(victim, said, 143, ("interrupted",))
+        log_is_whole(victim, call, killed=False)
+
+
+def test_a_run_is_not_held_up_by_a_terminal_that_has_gone(tmp_path: Path, call: Call) -> None:
+    """All it says goes to a terminal, as in a window that is closed while it runs."""
+    near, far = pty.openpty()
+    ledger = Ledger(20.0)
+    with ThreadedServer(ledger) as server:
+        flags = ("-c", 2, "--duration", "60s", "-o", tmp_path / "out")
+        process = start("run", server.url, *SHAPE, *flags, stdin=far, stdout=far, stderr=far)
+        try:
+            os.close(far)
+            until(lambda: ledger.reached(12) or process.poll() is not None)
+            os.close(near)
+            time.sleep(0.5)  # some lines are written meanwhile
+            assert process.poll() is None
+            os.killpg(process.pid, signal.SIGHUP)
+            assert process.wait(20) == 143
+        finally:
+            _end(process)
+    folder = folder_in(tmp_path / "out")
+    assert manifest_of(folder)["status"] == "interrupted"
+    assert {record["outcome"] for record in records_of(folder)} <= {"ok", "cancelled"}
+    assert call("report", folder).code == 0
+
+
+def test_workers_leave_the_end_of_a_terminal_to_their_run(tmp_path: Path, call: Call) -> None:
+    """The kernel tells every process in front of a terminal."""
+    ledger = Ledger(20.0)
+    with ThreadedServer(ledger) as server:
+        process = start("run", server.url, *SHAPE, "-c", 4, "--workers", 2, "--duration", "60s", "-o", tmp_path / "out")
+        try:
+            until(lambda: ledger.reached(20) or process.poll() is not None)
+            os.killpg(process.pid, signal.SIGHUP)
+            said = finish(process, 20)
+        finally:
+            _end(process)
+    assert said.code == 143 and "killed" not in said.err and "Traceback" not in said.err, said.err
+    folder = folder_in(tmp_path / "out")
+    assert {record["outcome"] for record in records_of(folder)} <= {"ok", "cancelled"}
+    assert call("report", folder).code == 0
+
+
+def test_a_run_that_is_to_outlive_its_terminal_does(tmp_path: Path) -> None:
+    """As `nohup loadgen run …`."""
+    ledger = Ledger(20.0)
+    with ThreadedServer(ledger) as server:
+        shell = ["sh", "-c", 'trap "" HUP; exec "$0" "$@"', *COMMAND, "run", server.url, *SHAPE]
+        flags = ["-c", "2", "--requests", "60", "-o", str(tmp_path / "out")]
+        process = subprocess.Popen([*shell, *flags], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        try:
+            until(lambda: ledger.reached(12) or process.poll() is not None)
+            process.send_signal(signal.SIGHUP)
+            said = finish(process, 30)
+        finally:
+            _end(process)
+    assert said.code in (0, 4) and manifest_of(folder_in(tmp_path / "out"))["status"] == "complete", said
 
 
 def test_r02_sigkill_leaves_a_log_that_holds_all_that_was_finished(tmp_path: Path, call: Call) -> None:

@@ -39,14 +39,15 @@ class Positive(click.ParamType[float]):
     name = "number"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        text = str(value).strip().replace(",", "")
+        text = str(value).strip()
         scale = {"k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}.get(text[-1:].lower(), 1.0)
         try:
             number = float(text[:-1] if scale > 1 else text) * scale
         except ValueError:
             number = 0.0
         if not 0 < number < 1e18:
-            self.fail(f"{value!r} is not a number above zero", param, ctx)
+            hint = ": write it with a point, and without commas" if "," in text else ""
+            self.fail(f"{value!r} is not a number above zero{hint}", param, ctx)
         return number
 
 

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from loadgen.cli.plan import plan
 from loadgen.errors import LoadgenError
 from loadgen.hardware.named import table
+from tests.cli.command import Call
 
 
 def run(*args: str) -> tuple[int, str]:
@@ -105,6 +106,18 @@ def test_the_plot_is_written(tmp_path: Path, suffix: str) -> None:
 def test_a_mistake_is_one_sentence(args: tuple[str, ...], word: str) -> None:
     with pytest.raises(LoadgenError, match=word):
         run(*args)
+
+
+NUMBERS = ("params", "active-params", "weight-bits", "memory", "bandwidth", "peak", "kv-bits")
+
+
+@pytest.mark.parametrize("flag", NUMBERS)
+@pytest.mark.parametrize("text", ["80,5", "3,350", "1,000,000", ",5", "2,5B"])
+def test_a_comma_is_no_part_of_a_number(call: Call, flag: str, text: str) -> None:
+    """It would make ten times as much of a decimal comma."""
+    said = call("plan", "--model", "llama-3.1-8b", f"--{flag}", text)
+    assert (said.code, said.out) == (2, "")
+    assert f"'{text}' is not a number above zero: write it with a point, and without commas" in said.err
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"text": 1}', "\ufeff{}", "null"])

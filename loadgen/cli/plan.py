@@ -12,6 +12,8 @@ from .streams import reader_may_go
 from .values import Count, Number, Rate, Whole, screen_width
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ..analysis.planning import Lengths
     from ..hardware.deployment import Deployment
     from ..hardware.model import Model
@@ -174,6 +176,7 @@ def plan(**given: Any) -> int:
     from ..report.memory_chart import write_memory_chart
     from ..report.planned import as_json, render
 
+    _refuse_empty(given)
     if given["listed"]:
         click.echo(_tables())
         return Exit.DONE
@@ -193,6 +196,14 @@ def plan(**given: Any) -> int:
             else render(result, screen_width())
         )
     return Exit.DONE if result.fits else Exit.NO
+
+
+def _refuse_empty(given: Mapping[str, Any]) -> None:
+    """A variable of a script that was never set is no way to leave a flag out."""
+    for param in click.get_current_context().command.params:
+        if given[str(param.name)] in ("", ("",)):
+            flag = max(param.opts, key=len)
+            raise UsageError(f"{flag} is empty", f"give it a value, or leave {flag} out")
 
 
 def _model(given: dict[str, Any]) -> Model:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from click.types import StringParamType
 
 from loadgen.cli.plan import plan
 from loadgen.errors import LoadgenError
@@ -106,6 +107,16 @@ def test_the_plot_is_written(tmp_path: Path, suffix: str) -> None:
 def test_a_mistake_is_one_sentence(args: tuple[str, ...], word: str) -> None:
     with pytest.raises(LoadgenError, match=word):
         run(*args)
+
+
+TEXTS = [max(param.opts, key=len) for param in plan.params if isinstance(param.type, StringParamType)]
+
+
+@pytest.mark.parametrize("flag", TEXTS)
+def test_an_empty_text_is_not_as_if_its_flag_were_left_out(call: Call, flag: str) -> None:
+    said = call("plan", *(() if flag == "--model" else ("--model", "llama-3.1-8b")), flag, "")
+    assert (said.code, said.out) == (2, "")
+    assert f"{flag} is empty" in said.err
 
 
 NUMBERS = ("params", "active-params", "weight-bits", "memory", "bandwidth", "peak", "kv-bits")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ..errors import UsageError
+from ..records import SCHEMA_VERSION
 from .values import keep_apart
 
 if TYPE_CHECKING:
@@ -84,13 +85,16 @@ def read_run(path: str, slo_texts: Sequence[str] = (), step: int | None = None) 
     slo = asked if asked is not None else manifest_slo(run.manifest)
     found, builder = digest(run, slo)
     summaries = list(found.summaries)
-    marks = marks_of(run, summaries, slo, again=asked is not None)
+    missing = {s.step: lost for s in summaries if (lost := run.sent.get(s.step, 0) - s.sent) > 0}
+    once = sum(max(s.sent, run.sent.get(s.step, 0)) for s in summaries)
+    marks = marks_of(run, summaries, slo, again=asked is not None, anew=missing)
     if step is not None:
         if step not in marks:
             listed = f"it has {', '.join(map(str, marks))}" if marks else "it has none"
             raise UsageError(f"{run.source} has no step {step}", listed)
         summaries, marks = [s for s in summaries if s.step == step], {step: marks[step]}
-    stop = answer_again(summaries, marks) if asked is not None else run.stop if step is None else None
+    own = run.stop if step is None and not missing else None  # an answer to what is not there is none of this log
+    stop = answer_again(summaries, marks) if asked is not None else own
     facts = facts_of(
         run.manifest,
         source=run.source,
@@ -100,7 +104,24 @@ def read_run(path: str, slo_texts: Sequence[str] = (), step: int | None = None) 
         truncated_lines=run.truncated_lines,
         is_csv=run.is_csv,
     )
+    facts = replace(facts, notes=(*_warnings(run, sum(missing.values()), once), *facts.notes))
     return Told(run, builder, step, summaries, marks, stop, slo, facts, asked is not None)
+
+
+def _warnings(run: Run, missing: int, once: int) -> list[str]:
+    """What a reader has to know before he believes a figure."""
+    found = []
+    if missing:
+        found.append(
+            f"{missing:,} of {once:,} measured requests are missing from requests.jsonl, which was cut or changed"
+            " after the run: the run's own answer is not of these, and is left out"
+        )
+    if run.newer is not None:
+        found.append(
+            f"written by a newer loadgen (form {run.newer}, and this one knows {SCHEMA_VERSION}): what is new in it is"
+            " left out, and what it means may have changed"
+        )
+    return found
 
 
 def view_of(
@@ -132,8 +153,6 @@ def view_of(
     )
     if width is None:
         return view
-    from dataclasses import replace
-
     return replace(view, width=width)
 
 

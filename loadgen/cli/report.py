@@ -11,7 +11,7 @@ from .streams import reader_may_go
 from .values import Number, Whole, screen_width
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from ..log.store import Run
     from ..report.text import Mark
@@ -143,8 +143,11 @@ def manifest_slo(manifest: Mapping[str, Any] | None) -> Slo:
         raise LogError(f"the manifest's objectives cannot be read: {error}", "give them again with --slo") from error
 
 
-def marks_of(run: Run, summaries: Sequence[StepSummary], slo: Slo, *, again: bool) -> dict[int, Mark]:
-    """The verdict of each step: the one that the run itself came to, else judged from the records."""
+def marks_of(
+    run: Run, summaries: Sequence[StepSummary], slo: Slo, *, again: bool, anew: Collection[int] = ()
+) -> dict[int, Mark]:
+    """The verdict of each step: the one that the run itself came to, else judged from the records, as are the steps
+    `anew`."""
     from ..log.codec import decode_levels
     from ..report.text import Mark
     from ..search.verdict import judge
@@ -155,7 +158,7 @@ def marks_of(run: Run, summaries: Sequence[StepSummary], slo: Slo, *, again: boo
     written = {} if again else {**run.verdicts, **decode_levels(manifest.get("levels"))}
     marks = {}
     for i, summary in enumerate(summaries):
-        if summary.step in written:
+        if summary.step in written and summary.step not in anew:
             marks[summary.step] = Mark(*written[summary.step])
             continue
         level = judge(

@@ -342,6 +342,14 @@ def decode_levels(value: object) -> dict[int, tuple[str, tuple[str, ...]]]:
     return found
 
 
+def decode_sent(line: Mapping[str, Any]) -> dict[int, int]:
+    """A line of steps.jsonl → step → the measured requests that were in the log as it was written; none where it does
+    not tell."""
+    step, summary = line.get("step"), line.get("summary")
+    sent = summary.get("sent") if isinstance(summary, Mapping) else None
+    return {step: sent} if type(step) is int and type(sent) is int else {}
+
+
 def _record(obj: Mapping[str, Any]) -> Record:
     tokens_in, tokens_out = _object(obj, "input_tokens"), _object(obj, "output_tokens")
     connect, error = _object(obj, "connect"), _object(obj, "error")

@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 import orjson
 
 from ..errors import LogError
-from ..records import Record
+from ..records import SCHEMA_VERSION, Record
 from ..results import Observation, ServerSample, Stop
 from . import codec, foreign
 from .formats import read_csv
@@ -53,7 +53,8 @@ class Run:
 
     `status` is the manifest's; `interrupted` where the run never got to its end, `imported` where it is not ours.
     `truncated_lines` counts half-written lines and is complete once `records()` and the steps were read. `verdicts` are
-    those that the run came to as each step ended: step → (verdict, broken objectives).
+    those that the run came to as each step ended: step → (verdict, broken objectives); `sent` how many measured
+    requests it had in its log then, where all of that log is read.
     """
 
     source: str
@@ -61,6 +62,7 @@ class Run:
     observations: list[Observation] = field(default_factory=list)
     server: list[ServerSample] = field(default_factory=list)
     verdicts: dict[int, tuple[str, tuple[str, ...]]] = field(default_factory=dict)
+    sent: dict[int, int] = field(default_factory=dict)
     truncated_lines: int = 0
     is_csv: bool = False
     foreign: foreign.Foreign | None = None  # where another tool wrote the log
@@ -87,6 +89,12 @@ class Run:
         entries = [one for one in resumed if isinstance(one, dict)] if isinstance(resumed, list) else []
         steps = [one.get("uncounted") for one in entries]
         return frozenset(step for listed in steps if isinstance(listed, list) for step in listed if type(step) is int)
+
+    @property
+    def newer(self) -> int | None:
+        """The version of its form, where a later one than this program knows wrote it."""
+        version = (self.manifest or {}).get("schema_version")
+        return version if type(version) is int and version > SCHEMA_VERSION else None
 
     def records(self) -> Iterator[Record]:
         """Every record of the run, in the order of the log. LogError, naming file and line, for a line that is none."""
@@ -193,6 +201,7 @@ def open_run(path: str | Path) -> Run:
 
 def _open_folder(folder: Path, source: str, files: list[Path]) -> Run:
     manifest = _manifest(folder / MANIFEST)
+    whole = all(file.name == REQUESTS for file in files)  # a worker's part is less than was sent
     if not files:
         merged = folder / REQUESTS
         files = [merged] if merged.is_file() else []
@@ -208,6 +217,7 @@ def _open_folder(folder: Path, source: str, files: list[Path]) -> Run:
         for number, obj in run._lines(name, folder / STEPS):
             run.observations.append(codec.decode_observation(obj, name, number))
             run.verdicts.update(codec.decode_levels([obj]))
+            run.sent.update(codec.decode_sent(obj) if whole else {})
     if (folder / SERVER).is_file():
         name = str(folder / SERVER)
         run.server = [decode_server(obj, name, number) for number, obj in run._lines(name, folder / SERVER)]
@@ -256,6 +266,7 @@ def _open_start(name: str, file: Path | BinaryIO, start: bytes) -> Run:
             elif kind == "step":
                 run.observations.append(codec.decode_observation(obj, name, number))
                 run.verdicts.update(codec.decode_levels([obj]))
+                run.sent.update(codec.decode_sent(obj))
             elif kind == "server":
                 run.server.append(decode_server(obj, name, number))
         run.truncated_lines = 0

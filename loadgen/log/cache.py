@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from .opened import Run
 
 FOLDER, COLUMNS = ".loadgen-cache", "columns"
-VERSION = 1  # of this layout
+VERSION = 2  # of this layout, and of what is refused before it is kept
 LEAST_BYTES = 16 << 20  # of a log; a shorter one is read in less than a second
 MOST_DIGESTS = 8
 REQUEST_FILE = re.compile(r"requests(-.*)?\.jsonl")

@@ -82,6 +82,11 @@ class ColumnBuilder:
     def __len__(self) -> int:
         return self._n
 
+    @property
+    def ids(self) -> Sequence[str]:
+        """Of all rows, in their order; none where they are dropped."""
+        return self._ids or ()
+
     def add(self, r: Record) -> None:
         """Keep the numbers of a record; the record itself is not kept."""
         if self._ids is not None:

@@ -13,6 +13,7 @@ import itertools
 import re
 import sys
 import tempfile
+from array import array
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -97,12 +98,14 @@ class Run:
         return version if type(version) is int and version > SCHEMA_VERSION else None
 
     def records(self) -> Iterator[Record]:
-        """Every record of the run, in the order of the log. LogError, naming file and line, for a line that is none."""
+        """Every record of the run, in the order of the log. LogError, naming file and line, for a line that is none;
+        at the end, for one that was there before."""
         if self._loaded is not None:
             yield from self._loaded
             return
         # A merge that was interrupted leaves records both in their part file and in the merged one.
         seen: set[str] | None = set() if len(self._files) > 1 else None
+        hashes = array("q")
         self.truncated_lines = self.truncated_beside
         for name, file in self._files:
             for number, obj in self._lines(name, file):
@@ -113,7 +116,34 @@ class Run:
                     if record.id in seen:
                         continue
                     seen.add(record.id)
+                else:
+                    hashes.append(hash(record.id))
                 yield record
+        self.refuse_repeated(hashes)
+
+    def refuse_repeated(self, hashes: array[int]) -> None:
+        """LogError, naming file and line, where a request is in the log twice, as the hashes of all ids (eight bytes
+        each, where a set takes a hundred) say that one may be."""
+        if not _some_alike(hashes):
+            return
+        truncated = self.truncated_lines
+        for name, file in self._files:
+            known: dict[str, int] = {}
+            for number, obj in self._lines(name, file):
+                found = obj.get("id") if obj.get("kind", "request") == "request" else None
+                if found in known:
+                    raise LogError(
+                        f"{name} line {number}: the request {found} is there already, in line {known[found]}",
+                        "a request is logged once; was the file put together from others? take out what is repeated",
+                    )
+                if isinstance(found, str):
+                    known[found] = number
+        self.truncated_lines = truncated
+
+    @property
+    def in_lines(self) -> bool:
+        """Is the log one file of lines, which holds each request once?"""
+        return self._loaded is None and len(self._files) == 1
 
     def files(self) -> list[Path]:
         """The files of a run folder that hold its records; none where it was read from elsewhere."""
@@ -138,7 +168,7 @@ class Run:
     def blocks(self, size: int, span: Span | None = None) -> Iterator[Block]:
         """The same records, `size` lines at a time where they are lines of one file, else all at once; or those of a
         span, whose lines are counted from its first."""
-        if self._loaded is not None or len(self._files) != 1:
+        if not self.in_lines:
             yield Block(None, self.records)
             return
         self.truncated_lines = self.truncated_beside
@@ -169,6 +199,13 @@ class Run:
                 if line.endswith(b"\n"):
                     raise
                 self.truncated_lines += 1
+
+
+def _some_alike(hashes: array[int]) -> bool:
+    import numpy as np  # here, as it takes longer to load than most logs to open
+
+    found = np.sort(np.frombuffer(hashes, dtype=np.int64)) if hashes else np.empty(0)
+    return bool((found[1:] == found[:-1]).any())
 
 
 def open_run(path: str | Path) -> Run:

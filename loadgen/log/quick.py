@@ -10,6 +10,7 @@ read and says what is wrong with the others.
 from __future__ import annotations
 
 import re
+from array import array
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -135,7 +136,15 @@ def read_log(
     meanwhile: Callable[[], object] | None = None,
 ) -> ColumnBuilder:
     """The log itself; a long one's spans in several processes."""
+    builder = _all_spans(run, span_bytes, processes, meanwhile)
+    if run.in_lines:
+        run.refuse_repeated(array("q", map(hash, builder.ids)))
+    return builder
 
+
+def _all_spans(
+    run: Run, span_bytes: int, processes: int | None, meanwhile: Callable[[], object] | None
+) -> ColumnBuilder:
     def part(span: Span) -> tuple[ColumnBuilder, int]:
         return _read(run, span), run.truncated_lines - run.truncated_beside
 

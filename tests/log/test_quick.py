@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import re
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -71,7 +72,8 @@ def agree(slow: Columns | str, fast: Columns | str) -> bool:
 @example([replace(RECORD, error=Failure("http", 'said "{no}": \\ [', 503), outcome="http_error", events=None), RECORD])
 @example([replace(RECORD, session=1, turn=2, shared=(3, 4), sent_bound_us=5, source_id="s"), RECORD])
 def test_blocks_give_what_records_give(tmp_path_factory: pytest.TempPathFactory, found: list[Record]) -> None:
-    folder = written(tmp_path_factory.mktemp("run"), b"".join(map(encode_record, found)))
+    apart = [replace(record, id=f"{i} {record.id}") for i, record in enumerate(found)]
+    folder = written(tmp_path_factory.mktemp("run"), b"".join(map(encode_record, apart)))
     assert agree(*both(folder))
 
 
@@ -181,6 +183,32 @@ def test_a_last_line_that_is_not_whole_is_counted(tmp_path: Path) -> None:
     assert len(quick.read_columns(run)) == len(LINES) and run.truncated_lines == 1
 
 
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        ([0, 1, 2, 3, 0], "line 5: the request s1-0 is there already, in line 1"),
+        ([0, 1, 1, 2, 2], "line 3: the request s1-1 is there already, in line 2"),
+        ([3, 3], "line 2: the request s1-3 is there already, in line 1"),
+    ],
+)
+def test_a_request_that_is_there_twice_is_refused(tmp_path: Path, lines: list[int], told: str) -> None:
+    found = both(written(tmp_path / "run", b"".join(LINES[i] for i in lines)))
+    assert found[0] == found[1] and isinstance(found[0], str) and told in found[0]
+
+
+def test_a_request_of_the_run_and_of_its_worker_is_there_once(tmp_path: Path) -> None:
+    """As a move that was interrupted leaves it."""
+    folder = written(tmp_path / "run", b"".join(LINES[:2]))
+    (folder / "requests-w0.jsonl").write_bytes(b"".join(LINES))
+    slow, fast = columns(open_run(folder).records()), quick.read_columns(open_run(folder))
+    assert same(slow, fast) and sorted(fast.ids) == [f"s1-{i}" for i in range(4)]
+
+
+def test_ids_whose_hashes_are_alike_are_two(tmp_path: Path) -> None:
+    run = open_run(written(tmp_path / "run", b"".join(LINES)))
+    run.refuse_repeated(array("q", [7, 7]))
+
+
 # --- what is kept beside a long log ---------------------------------------------------------------------------------
 
 
@@ -188,9 +216,9 @@ def test_a_last_line_that_is_not_whole_is_counted(tmp_path: Path) -> None:
 def long_run(tmp_path: Path) -> Path:
     """A log just long enough to be kept, by texts that no column holds."""
     line = encode_record(replace(RECORD, excerpt="x" * 100_000))
+    lines = (line.replace(b"s3-000123", b"s3-%06d" % i) for i in range(cache.LEAST_BYTES // len(line) + 1))
     failed = encode_record(replace(RECORD, id="f", outcome="timeout", timeout="total", events=None))
-    count = cache.LEAST_BYTES // len(line) + 1
-    return written(tmp_path / "run", line * count + failed + LINES[0] + LINES[0][:50])
+    return written(tmp_path / "run", b"".join(lines) + failed + LINES[0] + LINES[0][:50])
 
 
 def kept(folder: Path) -> Sequence[Path]:

@@ -38,6 +38,7 @@ def value(array: Any, at: int) -> Any:
 
 @given(st.lists(any_record, min_size=1, max_size=5))
 def test_the_same_as_in_parquet(records: list[Record]) -> None:
+    records = [replace(record, id=f"{i} {record.id}") for i, record in enumerate(records)]
     with tempfile.TemporaryDirectory() as place:
         table = loadgen.load(written(Path(place), records), everything=True)
     assert len(table) == len(records)
@@ -71,7 +72,7 @@ def test_the_example() -> None:
 
 
 def test_what_is_left_out(tmp_path: Path) -> None:
-    records = [RECORD, replace(RECORD, phase="warmup"), replace(RECORD, outcome="cut")]
+    records = [RECORD, replace(RECORD, id="w", phase="warmup"), replace(RECORD, id="c", outcome="cut")]
     file = written(tmp_path, records, rest=encode_record(RECORD)[:50])
     assert len(loadgen.load(file)) == 1 and len(loadgen.load(file, everything=True)) == 3
     assert loadgen.load(file).truncated_lines == 1

@@ -134,7 +134,8 @@ def _called(words: list[str]) -> int:
     except (EOFError, KeyboardInterrupt):
         click.echo(err=True)  # ends the line of the ^C
         code = Exit.INTERRUPTED
-    sys.stdout.flush()
+    if not sys.stdout.closed:  # as what wrapped it does where its reader has gone
+        sys.stdout.flush()
     return code
 
 

@@ -13,6 +13,7 @@ import pytest
 from loadgen.simulator.scripted import ThreadedServer
 from tests.cli.command import COMMAND, ROOT, Said, finish, folder_in, manifest_of, serve, start
 from tests.report.drawn import drawn_run
+from tests.thorough import variants
 
 SHAPE = ("--input-len", "32", "--output-len", "4")
 
@@ -57,7 +58,7 @@ def with_nobody_listening(*words: str) -> Said:
         os.close(writing)
 
 
-@pytest.mark.parametrize("name", SPEAKING)
+@pytest.mark.parametrize("name", variants(*SPEAKING, usual=7))
 def test_a_reader_that_has_gone_changes_no_exit_code(name: str, folder: Path) -> None:
     said = with_nobody_listening(*words_of(name, folder))
     heard = finish(start(*words_of(name, folder)))
@@ -88,7 +89,7 @@ def is_measured(said: Said, folder: Path) -> None:
 CLOSED = (">&-", "2>&-", "<&- >&- 2>&-")
 
 
-@pytest.mark.parametrize("name", ["list", "sample", "report", "export"])
+@pytest.mark.parametrize("name", variants("report", "sample", "list", "export", usual=2))
 @pytest.mark.parametrize("closed", CLOSED)
 def test_a_stream_that_is_closed_changes_no_exit_code(name: str, closed: str, folder: Path) -> None:
     words = words_of(name, folder)
@@ -122,7 +123,7 @@ def closing(closed: str, *words: str) -> Said:
     return Said(done.returncode, done.stdout, done.stderr)
 
 
-@pytest.mark.parametrize("encoding", ["latin-1", "koi8-r", "ascii", "utf-16"])
+@pytest.mark.parametrize("encoding", variants("latin-1", "utf-16", "koi8-r", "ascii", usual=2))
 def test_what_an_encoding_has_no_letter_for_is_no_fault(encoding: str, folder: Path) -> None:
     for name in ("report", "plan"):
         command = [sys.executable, "-m", "loadgen", *words_of(name, folder)]

@@ -12,6 +12,7 @@ import pytest
 
 from tests.cli.command import ROOT, Call, Said
 from tests.report.drawn import drawn_run
+from tests.thorough import variants
 
 WRITERS = {
     "csv": ("a.csv", "export RUN --format csv -o FILE"),
@@ -36,8 +37,8 @@ def words_of(command: str, run: Path, file: Path) -> list[str]:
     return [{"RUN": str(run), "FILE": str(file)}.get(word, word) for word in command.split()]
 
 
-@pytest.mark.parametrize("before", [None, b"what was there"])
-@pytest.mark.parametrize("name", WRITERS)
+@pytest.mark.parametrize("before", variants(b"what was there", None))
+@pytest.mark.parametrize("name", variants(*WRITERS, usual=5))
 def test_a_full_disk_leaves_what_was_there(folder: Path, tmp_path: Path, name: str, before: bytes | None) -> None:
     file = tmp_path / WRITERS[name][0]
     if before is not None:

@@ -35,7 +35,6 @@ READ_BYTES = 65536
 # long for that, less once it was in vain; its connection so long for another use.
 GRACE_S, SHORT_GRACE_S, LINGER_S = 0.008, 0.001, 0.25
 ONE_PACKET = 8192  # bytes of a request which the kernel hands to the device at once
-EARLY_NS = 20_000  # what came so long before the request left answers another one
 MAX_HEADER_BYTES = 1 << 20
 MAX_BODY_BYTES = 64 << 20  # of an answer that is not a stream
 
@@ -59,6 +58,7 @@ class Connection:
     """One socket: bytes out, bytes in, HTTP framing; at most one answer at a time."""
 
     __slots__ = (
+        "_broke_ns",
         "_clock",
         "_full",
         "_head_bytes",
@@ -109,6 +109,7 @@ class Connection:
         self.closed = False
         self.idle_since = 0.0
         self.round_ns = 0  # of its handshake
+        self._broke_ns = 0
         self.held = False  # is it on the list of those with bytes to parse?
         self.tls = tls
         self._reactor = transport.reactor
@@ -313,7 +314,8 @@ class Connection:
             self._ended()
             return
         probe = answer.probe
-        if data and (probe.sent_ns is None or stamp < probe.sent_ns - EARLY_NS):
+        sent = probe.sent_ns
+        if data and (sent is None or (stamp < sent - SLACK_NS and self._early(ancillary, sent))):
             self._broke(httpx.RemoteProtocolError("the connection held an answer that nobody asked for"), None)
             return
         if stamp < probe.last_read_ns:  # by the clocks' few ns, or bytes that were there before the request
@@ -377,6 +379,11 @@ class Connection:
             self._clock.rejected += 1
             return now
         return stamp
+
+    def _early(self, ancillary: list[tuple[int, int, bytes]], sent_ns: int) -> bool:
+        """Did the bytes come before the request left, also by a fresh look at the clocks? They answer another one."""
+        seconds, nanoseconds = timespec(ancillary[0][2])
+        return self._clock.restamp(seconds * SECOND_NS + nanoseconds) < sent_ns - SLACK_NS
 
     def _parse_or_hold(self, answer: Answer, stamp: int) -> None:
         """Until its first token, at a timer's check and when something must be acted on, a stream is parsed at once."""
@@ -467,6 +474,7 @@ class Connection:
 
     def _broke(self, error: Exception, cause: BaseException | None) -> None:
         self._reactor.leave(self.fd)
+        self._broke_ns = time.monotonic_ns()
         if cause is not error:  # it would keep itself
             error.__cause__ = cause
         self._reactor.post(self._failed, error)
@@ -525,6 +533,7 @@ class Connection:
         self.transport.drop(self)
         if answer is not None and not answer.resolved:
             answer.connection = None
+            answer.probe.broke_ns = self._broke_ns
             if answer.sink is not None:
                 self._parse_all(answer.sink)
                 if answer.sink.finished or answer.sink.failed:  # the stream's own end came before the connection's

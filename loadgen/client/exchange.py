@@ -425,6 +425,6 @@ class _End:
         else:
             kept = self.probe.connect is None and self.probe.first_read_ns is None
             self.fail(kind, message)
-            waited_ns = self.done_ns - (self.probe.sent_ns or self.done_ns)
-            crossed = waited_ns <= CROSSED_NS + 2 * self.probe.round_ns
+            broke_ns = self.probe.broke_ns or self.done_ns
+            crossed = broke_ns - (self.probe.sent_ns or broke_ns) <= CROSSED_NS + 2 * self.probe.round_ns
             self.stale = kept and crossed and kind in ("reset", "protocol")

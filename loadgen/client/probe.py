@@ -19,12 +19,13 @@ class Probe:
     """What the wire told of one request; stamps in ns of CLOCK_MONOTONIC, None until they happen."""
 
     __slots__ = (
-        *("connect", "first_read_ns", "last_read_ns", "on_sent", "peer", "previous_read_ns", "round_ns", "sent_ns"),
-        "write_ns",
+        *("broke_ns", "connect", "first_read_ns", "last_read_ns", "on_sent", "peer", "previous_read_ns"),
+        *("round_ns", "sent_ns", "write_ns"),
     )
 
     def __init__(self, on_sent: Callable[[], None]) -> None:
         self.on_sent = on_sent  # called at the first write
+        self.broke_ns: int | None = None  # when its connection was seen to have failed
         self.connect: Connect | None = None
         self.peer: str | None = None
         self.round_ns = ROUND_NS  # to the server and back

@@ -6,16 +6,19 @@ import asyncio
 import contextlib
 import socket
 import ssl
+import threading
 
 RECORD_BYTES = 65536  # more than a TLS record holds
 
 
 class Tls:
-    """One connection's TLS, as a client."""
+    """One connection's TLS, as a client. A thread may open what comes while the loop seals a request: OpenSSL stands no
+    two at a time, and Python before 3.13 does not see to it."""
 
-    __slots__ = ("_in", "_out", "_tls")
+    __slots__ = ("_in", "_lock", "_out", "_tls")
 
     def __init__(self, context: ssl.SSLContext, host: str) -> None:
+        self._lock = threading.Lock()
         self._in = ssl.MemoryBIO()
         self._out = ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._in, self._out, server_hostname=host)
@@ -42,12 +45,17 @@ class Tls:
             self._in.write(data)
 
     def sealed(self, data: bytes) -> bytes:
-        self._tls.write(data)
-        return self._out.read()
+        with self._lock:
+            self._tls.write(data)
+            return self._out.read()
 
     def opened(self, data: bytes) -> tuple[bytes, bool, bytes]:
         """Plain bytes in these records, whether the peer closed (a close_notify may come with data before it), and what
         is to be sent back (a key update)."""
+        with self._lock:
+            return self._opened(data)
+
+    def _opened(self, data: bytes) -> tuple[bytes, bool, bytes]:
         self._in.write(data)
         parts: list[bytes] = []
         closed = False

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ssl
+import threading
 
 import httpx
 import pytest
 import trustme
 
 from loadgen.client.kernel import KernelTransport
+from loadgen.client.tls import Tls
 from tests.client.raw_server import (
     PLAIN,
     SPLIT,
@@ -107,3 +110,32 @@ def test_tls_to_a_plain_port_is_an_error_at_once() -> None:
                 await post(transport, url.replace("http:", "https:"))
 
     run(plain, context=client_side(None))
+
+
+def test_a_thread_opens_what_comes_while_another_seals(authority: trustme.CA) -> None:
+    """As the reader does with a session ticket while the first request is sealed."""
+    client = Tls(client_side(authority), "localhost")
+    coming, going = ssl.MemoryBIO(), ssl.MemoryBIO()
+    server = server_side(authority).wrap_bio(coming, going, server_side=True)
+    for _ in range(4):
+        for side in (client._tls, server):
+            with contextlib.suppress(ssl.SSLWantReadError):
+                side.do_handshake()
+            coming.write(client._out.read())
+            client._in.write(going.read())
+    parts = [bytes([i % 251]) * 2000 for i in range(3000)]
+    records = []
+    for part in parts:
+        server.write(part)
+        records.append(going.read())
+    opened: list[bytes] = []
+    reader = threading.Thread(target=lambda: opened.extend(client.opened(record)[0] for record in records))
+    reader.start()
+    sealed = [client.sealed(part) for part in parts]
+    reader.join()
+    assert b"".join(opened) == b"".join(parts)
+    said = b""
+    for record in sealed:
+        coming.write(record)
+        said += server.read(65536)
+    assert said == b"".join(parts)

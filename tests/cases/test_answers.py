@@ -80,6 +80,8 @@ CASES: dict[str, tuple[Any, Want]] = {
     "P22 error_code and error_msg": (
         [C("a"), J({"error_code": 336100, "error_msg": "try again later", "id": "x"}), DONE],
         Want("server", "try again later", code=336100, events=1)),
+    "P22 error_code 0 is none": ([J({"error_code": 0, "error_msg": "success"}), C("a"), J({"error": ENGINE}), DONE],
+                                 Want("server", "EngineCore", code=500, events=1)),
     "P22 a status in words": (
         [C("a"), J({"status": "error", "message": "boom", "model": "m"}), DONE],
         Want("server", "boom", events=1)),

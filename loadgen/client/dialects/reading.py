@@ -238,7 +238,10 @@ def _error(value: dict[str, Any], known: bool) -> Failure | None:
         return None
     status = _first_count(value, "status_code", "status", "code", "error_code")
     failed = as_text(value.get("status")).lower() in ("error", "failed", "failure")
-    refused = failed or value.keys() <= _REFUSAL if status is None else status >= 400 or "error_code" in value
+    if status is None:
+        refused = failed or value.keys() <= _REFUSAL
+    else:  # an error_code has numbers of its own, and 0 for none
+        refused = status >= 400 or (status > 0 and "error_code" in value)
     return failure_of(value, value) if refused else None
 
 

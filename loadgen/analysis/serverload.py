@@ -86,9 +86,8 @@ def view(
     took = [float(np.median([s.took_us for s in mine])) / 1e6 for mine in told]
     times = {what: _mean_ms(told, what) for what in ("queue", "prefill", "decode", "ttft", "e2e")}
     in_flight, counted = _added(whole) if complete else None, fronts or replicas
-    timed = _rate(
-        counted, "e2e_s_sum"
-    )  # of those alone whose count it is: an engine's requests are its front end's too
+    # Of those alone whose count it is: an engine's requests are its front end's too.
+    timed = _rate(counted, "e2e_s_sum")
     edge = rate * (max(took) + tail_s + gap_s) if rate is not None and took else None
     if rate is not None and edge is not None:
         below = timed - in_flight.value if timed is not None and in_flight is not None else 0.0

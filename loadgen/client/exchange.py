@@ -21,6 +21,7 @@ import orjson
 from ..errors import Failure, FailureKind
 from ..records import InputTokens, Outcome, OutputTokens, Record, RequestSpec, TimeoutKind
 from ..workload.tokenizer import LocalTokenizer
+from .connection import GRACE_S
 from .counting import TEXT_BYTES, count_answer
 from .decode import decoder
 from .dialects.base import Dialect, RequestOptions, asked_choices, asked_output
@@ -47,8 +48,6 @@ EXCERPT_BYTES = 2048
 ERROR_BODY_BYTES = 65536
 MAX_EVENT_BYTES = 8 << 20
 MAX_WHOLE_BYTES = 64 << 20
-# After [DONE] the last chunk is waited for this long, so that the connection can be used again.
-GRACE_S = 0.008
 ANSWER_BYTES = 8 << 20  # of an answer that goes into the next turn
 REFUSAL_S = 5.0  # how long the body of a refusal is waited for
 # The end of a kept connection crosses the request on its way at most a round trip after this was sent, plus what either
